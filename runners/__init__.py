@@ -1,0 +1,1 @@
+"""Declaring, launching and recording training runs, and the command line."""

@@ -1,0 +1,295 @@
+"""The record of a run: what a worker writes while it trains, and how everybody else reads it.
+
+A folder holds `spec.json`, `status.json`, `machine.<segment>.json` and four tables: metrics (JSON lines), episodes,
+fingerprints and timing (CSV). Tables grow by whole lines; a segment is one start of the run. pandas is imported where
+rows are read: a launcher looks at the statuses of a thousand runs without it.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from runners.spec import SCHEMA, RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = Mapping[str, Any]
+
+_SEGMENT = {"schema": "int64", "segment": "int64"}
+_PLACE = {"update": "int64", "env_steps": "int64", "wall_seconds": "float64"}
+_SECONDS = ("rollout", "params_wait", "env", "inference", "rollout_wait", "learn")
+# The columns of the CSV tables in order, with their types; those of cleanba.recorder after schema and segment.
+COLUMNS: dict[str, dict[str, str]] = {
+    "episodes": _SEGMENT | _PLACE | {
+        "group": "int64", "env": "int64", "episode_return": "float64", "clipped_return": "float64",
+        "episode_length": "int64", "truncated": "int64",
+    },
+    "fingerprints": _SEGMENT | {"update": "int64", "stage": "str", "shard": "int64", "digest": "str"},
+    "timing": _SEGMENT | _PLACE | {f"{what}_seconds": "float64" for what in _SECONDS},
+}  # fmt: skip
+# Metrics have these columns and whatever else the trainer measures.
+METRICS = {**_SEGMENT, "update": "int64", "env_steps": "int64", "frames": "int64", "wall_seconds": "float64"}
+FILES = {"metrics": "metrics.jsonl", **{table: f"{table}.csv" for table in COLUMNS}}
+STATES = ("running", "complete", "failed", "invalid")
+HEARTBEAT_SECONDS = 1.0  # status.json is rewritten at most this often
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    state: str
+    reason: str = ""
+    segment: int = 0
+    started_at: str  # ISO 8601, UTC; of the segment
+    updated_at: str
+    env_steps: int = 0
+    pid: int = 0
+    schema: int = SCHEMA
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
+    """Readers see the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_status(folder: Path, status: Status) -> None:
+    write_atomically(folder / "status.json", asdict(status))
+
+
+def read_status(folder: Path) -> Status | None:
+    """None where no run has started. Raises ValueError for a file that is not a status."""
+    path = folder / "status.json"
+    try:
+        return Status(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path}: cannot be read as a status ({error})") from error
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """Raises ValueError for a file that is not a run spec, or one changed after it was written."""
+    path = folder / "spec.json"
+    try:
+        return RunSpec.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: cannot be read as a run spec ({error})") from error
+
+
+def prepare(folder: Path, spec: RunSpec) -> None:
+    """Make the run's folder, or check that the one there is of this run. Raises ValueError when it is of another."""
+    if (folder / "spec.json").exists():
+        found = read_spec(folder)
+        for key in ("run_id", "experiment", "algorithm"):
+            if (there := getattr(found, key)) != (declared := getattr(spec, key)):
+                raise ValueError(f"{folder}: holds a record with {key} {there}, not {declared}; move it away first")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_status(folder, Status(state="running", started_at=now(), updated_at=now(), pid=os.getpid()))
+    write_atomically(folder / "spec.json", spec.to_json())
+
+
+def next_segment(folder: Path) -> int:
+    """0 for a run's first start, then one more than the last."""
+    return 1 + max((int(path.name.split(".")[1]) for path in folder.glob("machine.*.json")), default=-1)
+
+
+def write_machine(folder: Path, segment: int, facts: Row) -> None:
+    write_atomically(folder / f"machine.{segment}.json", {"schema": SCHEMA, "segment": segment, **facts})
+
+
+class RecordWriter:
+    """The trainer's Recorder (see cleanba.recorder): appends each row to its table before it returns.
+
+    `on_metrics` is called with each row of metrics after it is written; the mirrors follow the record through it.
+    """
+
+    def __init__(self, folder: Path, *, segment: int, on_metrics: Callable[[Row], None] | None = None):
+        found = read_status(folder)
+        if found and found.state == "complete":
+            raise ValueError(f"{folder}: the record is complete; nothing may be added to it")
+        self.folder = folder
+        self.status = Status(state="running", segment=segment, started_at=now(), updated_at=now(), pid=os.getpid())
+        self._beat_at = monotonic()
+        self._on_metrics = on_metrics
+        self._files = {table: _open_whole_lines(folder / name) for table, name in FILES.items()}
+        for table, columns in COLUMNS.items():
+            if os.fstat(self._files[table]).st_size == 0:
+                _write_all(self._files[table], ",".join(columns) + "\n")
+        write_status(folder, self.status)
+
+    def metrics(self, row: Row) -> None:
+        """A number that is not finite is stored as missing; a loss that is not finite ends the run."""
+        row = self._complete({key: _plain(value) for key, value in row.items()})
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
+        }
+        _write_all(self._files["metrics"], json.dumps(finite) + "\n")
+        if lost := [key for key in row if key.startswith("losses/") and finite[key] is None]:
+            raise FloatingPointError(f"update {row['update']}: {lost[0]} is {row[lost[0]]}")
+        self._heartbeat(row["env_steps"])
+        if self._on_metrics:
+            self._on_metrics(finite)
+
+    def episodes(self, rows: Sequence[Row]) -> None:
+        self._append("episodes", rows)
+
+    def fingerprints(self, rows: Sequence[Row]) -> None:
+        self._append("fingerprints", rows)
+
+    def timing(self, row: Row) -> None:
+        self._append("timing", [row])
+
+    def close(self, state: str, reason: str = "") -> None:
+        """The run's last word. A complete record is compacted before it is called complete."""
+        for file in self._files.values():
+            os.close(file)
+        if state == "complete":
+            compact(self.folder)
+        self.status = replace(self.status, state=state, reason=reason, updated_at=now())
+        write_status(self.folder, self.status)
+
+    def _complete(self, row: Row) -> dict[str, Any]:
+        return {"schema": SCHEMA, "segment": self.status.segment, **row}
+
+    def _append(self, table: str, rows: Sequence[Row]) -> None:
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(COLUMNS[table]), extrasaction="raise", lineterminator="\n")
+        for row in rows:
+            whole = self._complete({key: _plain(value) for key, value in row.items()})
+            if missing := [column for column in COLUMNS[table] if column not in whole]:
+                raise ValueError(f"{table}: a row lacks {missing[0]}; needed: {', '.join(COLUMNS[table])}")
+            writer.writerow({key: int(value) if isinstance(value, bool) else value for key, value in whole.items()})
+        _write_all(self._files[table], lines.getvalue())
+
+    def _heartbeat(self, env_steps: int) -> None:
+        self.status = replace(self.status, env_steps=env_steps)
+        if monotonic() - self._beat_at >= HEARTBEAT_SECONDS:
+            self._beat_at = monotonic()
+            self.status = replace(self.status, updated_at=now())
+            write_status(self.folder, self.status)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy or JAX as Python's own."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _open_whole_lines(path: Path) -> int:
+    """Open for appending. A line torn by the end of the last segment is cut, or it would spoil this segment's first."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    if path.is_file():
+        whole, torn = _whole_lines(path)
+        if torn:
+            warnings.warn(f"{path}: a torn last line of {torn} bytes is cut", stacklevel=3)
+            os.ftruncate(file, len(whole))
+    return file
+
+
+def _write_all(file: int, text: str) -> None:
+    """Write past Python's buffers: what is written is the system's to keep when this process is killed."""
+    left = text.encode()
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _whole_lines(path: Path) -> tuple[bytes, int]:
+    """(the whole lines, how many bytes stand after them)."""
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    return content[:end], len(content) - end
+
+
+def last_metrics(folder: Path) -> dict[str, Any] | None:
+    """The newest row of a run in progress, from the file's end. None before the first, or when it is compacted."""
+    try:
+        with (folder / FILES["metrics"]).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))  # a row has some 500 bytes
+            whole = file.read().rpartition(b"\n")[0]
+            return json.loads(whole.rpartition(b"\n")[2]) if whole else None
+    except FileNotFoundError:
+        return None
+
+
+def read_rows(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """A table's rows: `metrics`, `episodes`, `fingerprints` or `timing`; all columns, or those named in their order.
+
+    Where a later segment starts at update k, what earlier segments wrote from k on is superseded. A torn last line is
+    dropped and said. A table without rows, or a metric never measured, is empty or missing (NaN), not an error.
+    """
+    rows = _last_segment_wins(_stored_rows(folder, table), _stored_rows(folder, "metrics"))
+    return rows if columns is None else rows.reindex(columns=list(columns))
+
+
+def compact(folder: Path) -> None:
+    """Move each text table's rows into a Parquet file beside it, all segments kept. Safe to interrupt and repeat."""
+    for table, name in FILES.items():
+        text = folder / name
+        if text.exists():
+            temporary = folder / f".{table}.parquet"
+            _stored_rows(folder, table).to_parquet(temporary, index=False)
+            os.replace(temporary, folder / f"{table}.parquet")
+            text.unlink()
+
+
+def _stored_rows(folder: Path, table: str) -> "pd.DataFrame":
+    """The rows of all segments as they were written. A compaction that was cut short leaves some in both files."""
+    import pandas as pd
+
+    parquet = folder / f"{table}.parquet"
+    text = _text_rows(folder, table)
+    if not parquet.exists():
+        return text
+    compacted = pd.read_parquet(parquet)
+    added = text[~text["segment"].isin(compacted["segment"].unique())]
+    return pd.concat([compacted, added], ignore_index=True) if len(added) else compacted
+
+
+def _text_rows(folder: Path, table: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    text = folder / FILES[table]
+    if not text.exists():
+        return _empty(table)
+    whole, torn = _whole_lines(text)
+    if torn:
+        warnings.warn(f"{text}: a torn last line of {torn} bytes is dropped", stacklevel=4)
+    if not whole:
+        return _empty(table)
+    if table == "metrics":
+        return pd.DataFrame([json.loads(line) for line in whole.splitlines()]).astype(METRICS)
+    return pd.read_csv(io.BytesIO(whole), dtype=COLUMNS[table], float_precision="round_trip")  # type: ignore[call-overload]
+
+
+def _empty(table: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in (COLUMNS | {"metrics": METRICS})[table].items()})
+
+
+def _last_segment_wins(rows: "pd.DataFrame", metrics: "pd.DataFrame") -> "pd.DataFrame":
+    """Drop what an earlier segment wrote from the first update of a later one on."""
+    import pandas as pd
+
+    places = pd.concat([rows[["segment", "update"]], metrics[["segment", "update"]]])
+    for segment, first_update in places.groupby("segment")["update"].min().items():
+        rows = rows[(rows["segment"] >= segment) | (rows["update"] < first_update)]
+    return rows.reset_index(drop=True)
