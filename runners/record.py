@@ -259,7 +259,7 @@ def _stored_rows(folder: Path, table: str) -> "pd.DataFrame":
     if not parquet.exists():
         return text
     compacted = pd.read_parquet(parquet)
-    added = text[~text["segment"].isin(compacted["segment"].unique())]
+    added = text.loc[~text["segment"].isin(compacted["segment"].tolist())]
     return pd.concat([compacted, added], ignore_index=True) if len(added) else compacted
 
 
@@ -291,5 +291,5 @@ def _last_segment_wins(rows: "pd.DataFrame", metrics: "pd.DataFrame") -> "pd.Dat
 
     places = pd.concat([rows[["segment", "update"]], metrics[["segment", "update"]]])
     for segment, first_update in places.groupby("segment")["update"].min().items():
-        rows = rows[(rows["segment"] >= segment) | (rows["update"] < first_update)]
+        rows = rows.loc[(rows["segment"] >= segment) | (rows["update"] < first_update)]
     return rows.reset_index(drop=True)

@@ -89,7 +89,8 @@ class RunSpec:
         named = [field.name for field in fields(cls)]
         check_keys(stored, where="run spec", required=(*named, "schema", "run_id", "name"))
         values: dict[str, Any] = {name: stored[name] for name in named}
-        spec = cls(**values | {"profile": Profile(**stored["profile"])})
+        values["profile"] = Profile(**stored["profile"])
+        spec = cls(**values)
         if spec.run_id != stored["run_id"]:
             raise ValueError(f"run_id is {stored['run_id']}, but what it states has the id {spec.run_id}")
         return spec

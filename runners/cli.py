@@ -1,0 +1,207 @@
+"""The command line: `cleanba <command>`. Commands import what they need when they run, so that `--help` is fast.
+
+Exit codes: 0 done, 1 runs failed or are worse, 2 cannot tell, 3 invalid input.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from runners.train import ImpalaFlags, PpoFlags, to_options, to_spec
+
+if TYPE_CHECKING:
+    from runners.options import Options
+    from runners.spec import RunSpec
+
+FAILED, INVALID_INPUT = 1, 3
+RESULTS = Path("results")
+
+app = tyro.extras.SubcommandApp()
+train = tyro.extras.SubcommandApp()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. Every refusal is one sentence on stderr."""
+    try:
+        code = app.cli(prog="cleanba", description="Cleanba PPO and IMPALA on Atari, measured.", args=arguments)
+    except ValueError as error:
+        print(f"cleanba: {error}", file=sys.stderr)
+        return INVALID_INPUT
+    return code or 0
+
+
+@app.command
+def run(
+    experiment: Positional[Path],
+    /,
+    *,
+    only: str | None = None,
+    jobs: int = 1,
+    dry_run: bool = False,
+    allow_mismatch: bool = False,
+    track: bool = False,
+    results: Path = RESULTS,
+) -> int:
+    """Run the cells of an experiment that are not complete.
+
+    Args:
+        experiment: File that declares the experiment.
+        only: Run cells whose name or run id has this in it, or matches it where it has a * or ?.
+        jobs: Runs at a time.
+        dry_run: List the cells and their states, run nothing.
+        allow_mismatch: Run although the machine is not the profile; such runs are filed as invalid.
+        track: Send the W&B mirror to the server; it is written offline otherwise.
+        results: Folder of the records.
+    """
+    from runners.launcher import select
+    from runners.options import Options
+    from runners.spec import load_experiment
+
+    cells = select(load_experiment(experiment).cells, only)
+    if dry_run:
+        return _dry_run(cells, results)
+    return _launch(cells, results, jobs=jobs, options=Options(allow_mismatch=allow_mismatch, track=track))
+
+
+app.command(train, name="train", help="Train one run with the flags of the original's scripts.")
+
+
+@app.command
+def status(experiment: Positional[str | None] = None, /, *, json: bool = False, results: Path = RESULTS) -> int:
+    """What ran, what failed and why, what is left.
+
+    Args:
+        experiment: Name of an experiment with records, or its file, which adds what has not run; all when not given.
+        json: A list of {run_id, experiment, algorithm, env_id, seed, profile, state, reason}.
+        results: Folder of the records.
+    """
+    from rich.console import Console
+
+    from runners.status import as_json, cells, show
+
+    found = cells(results, experiment)
+    if json:
+        print(as_json(found))
+    else:
+        show(found, Console())
+    return 0
+
+
+@app.command
+def report(experiments: Positional[list[str]], /, *, results: Path = RESULTS) -> int:
+    """Tables, figures and one self-contained HTML page of one or more experiments.
+
+    Args:
+        experiments: Names of experiments with records.
+        results: Folder of the records and of the products.
+    """
+    from analysis import report
+
+    return report.main(experiments, results) or 0
+
+
+@app.command
+def paper(*, output: Path = RESULTS / "paper") -> int:
+    """Every table and claim of the paper from its published figures.
+
+    Args:
+        output: Folder of the products.
+    """
+    from analysis import paper
+
+    return paper.main(output) or 0
+
+
+@app.command
+def evaluate(
+    policy: Positional[Path], /, *, episodes: int = 10, seed: int = 0, platform: str = "cpu", output: Path | None = None
+) -> int:
+    """Play full games with a trained policy and print their returns.
+
+    Args:
+        policy: File that a run saved: results/runs/EXPERIMENT/RUN_ID/checkpoints/policy.msgpack.
+        episodes: Full games to play.
+        seed: Of the environments and of the sampled actions; apart from the seeds of training.
+        platform: cpu or gpu.
+        output: CSV file for the episodes' rows.
+    """
+    if not policy.is_file():
+        raise ValueError(f"{policy}: there is no such file; allowed: a policy that a run saved")
+    arguments = [str(policy), str(episodes), str(seed), platform, *([str(output)] if output else [])]
+    done = subprocess.run([sys.executable, "-m", "runners.evaluation", *arguments])
+    return FAILED if done.returncode < 0 else done.returncode
+
+
+@app.command
+def doctor() -> int:
+    """The machine, the packages, and which profiles fit."""
+    from rich.console import Console
+
+    from runners.doctor import show
+
+    show(Console())
+    return 0
+
+
+@train.command
+def impala(flags: Annotated[ImpalaFlags, arg(name="")], *, results: Path = RESULTS) -> int:
+    """IMPALA, one run.
+
+    Args:
+        results: Folder of the records.
+    """
+    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags))
+
+
+@train.command
+def ppo(flags: Annotated[PpoFlags, arg(name="")], *, results: Path = RESULTS) -> int:
+    """PPO, one run.
+
+    Args:
+        results: Folder of the records.
+    """
+    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags))
+
+
+def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
+    from runners.launcher import check_machine, check_processes
+    from runners.record import read_status
+
+    for cell in cells:
+        found = read_status(cell.folder(results))
+        print(f"{cell.run_id}  {found.state if found else 'pending':8}  {cell.planned_env_steps:>12,}  {cell.name}")
+    print(f"{len(cells)} runs, {sum(cell.planned_env_steps for cell in cells):,} env steps")
+    for sentence in [*check_machine(cells), *check_processes(cells)]:
+        print(f"note: {sentence}")
+    return 0
+
+
+def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options") -> int:
+    """Check, run, and tell how it ended. Returns the exit code."""
+    from runners.launcher import check_machine, check_processes, launch, unfinished
+
+    if jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
+    if unable := check_processes(cells):
+        raise ValueError(unable[0])
+    if (wrong := check_machine(cells)) and not options.allow_mismatch:
+        raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
+    todo = unfinished(cells, results, allow_mismatch=options.allow_mismatch)
+    if len(todo) < len(cells):
+        print(f"{len(cells) - len(todo)} of {len(cells)} runs have a record already: skipped")
+    outcomes = launch(todo, results, jobs=jobs, options=options) if todo else []
+    failed = [outcome for outcome in outcomes if outcome.state not in ("complete", "invalid")]
+    for outcome in failed:
+        print(f"{outcome.state}: {outcome.spec.name}: {outcome.reason}\n  log: {outcome.log}", file=sys.stderr)
+    if not_started := len(todo) - len(outcomes):
+        print(f"stopped: {not_started} runs not started", file=sys.stderr)
+    return FAILED if failed or not_started else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The local launcher: every cell in a process of its own, some at a time, and no failure unread.
+
+Imports neither JAX nor the trainers: it knows a run by its spec and its record.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import monotonic, sleep
+
+from runners import machine
+from runners.options import BUSY, Options
+from runners.profiles import Profile, mismatches
+from runners.progress import Display, open_display
+from runners.record import Status, now, prepare, read_status, write_status
+from runners.spec import RunSpec
+
+WORKER = (sys.executable, "-m", "runners.worker")
+POLL_SECONDS = 0.02
+GRACE_SECONDS = 15.0  # for a worker to write its last row after SIGTERM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one cell ended: a state of its record, or `busy` when another worker has it."""
+
+    spec: RunSpec
+    folder: Path
+    state: str
+    reason: str
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Child:
+    spec: RunSpec
+    folder: Path
+    slot: int
+    process: subprocess.Popen
+
+
+def unfinished(cells: Sequence[RunSpec], results: Path, *, allow_mismatch: bool = False) -> list[RunSpec]:
+    """The cells that still have to run: no complete record, nor, where mismatches are allowed, an invalid one."""
+    done = ("complete", "invalid") if allow_mismatch else ("complete",)
+    found = {cell.run_id: read_status(cell.folder(results)) for cell in cells}
+    return [cell for cell in cells if (status := found[cell.run_id]) is None or status.state not in done]
+
+
+def select(cells: Sequence[RunSpec], pattern: str | None) -> list[RunSpec]:
+    """The cells whose name or run id has `pattern` in it, or matches it where it has a wildcard. Raises ValueError
+    when there is none."""
+    if pattern is None:
+        return list(cells)
+    glob = pattern if any(wildcard in pattern for wildcard in "*?[") else f"*{pattern}*"
+    found = [cell for cell in cells if fnmatchcase(cell.name, glob) or fnmatchcase(cell.run_id, glob)]
+    if not found:
+        raise ValueError(f"--only {pattern}: no run has such a name; allowed: a part of {cells[0].name}, or of another")
+    return found
+
+
+def check_machine(cells: Sequence[RunSpec]) -> list[str]:
+    """One sentence per profile that this machine lacks the CPUs or the memory for."""
+    facts = machine.host_facts()
+    found = [(profile.name, mismatches(profile, facts)) for profile in _profiles(cells)]
+    return [f"the machine is not profile {name}: {'; '.join(wrong)}" for name, wrong in found if wrong]
+
+
+def check_processes(cells: Sequence[RunSpec]) -> list[str]:
+    """One sentence per profile whose layout has several processes, which this launcher does not start."""
+    from cleanba.layout import Layout
+
+    found = [(profile, Layout.parse(profile.layout).num_processes) for profile in _profiles(cells)]
+    return [
+        f"profile {profile.name}: layout {profile.layout} has {processes} processes; allowed here: one process (-d1)"
+        for profile, processes in found
+        if processes > 1
+    ]
+
+
+def cpu_sets(usable: Sequence[int], jobs: int, cpus: int) -> list[tuple[int, ...]]:
+    """The CPUs of each job slot: apart from one another while there are enough, shared in turn when there are not."""
+    cpus = min(cpus, len(usable))
+    return [tuple(usable[(slot * cpus + i) % len(usable)] for i in range(cpus)) for slot in range(jobs)]
+
+
+def launch(
+    cells: Sequence[RunSpec], results: Path, *, jobs: int, options: Options,
+    command: Sequence[str] = WORKER, display: Display | None = None,
+) -> list[Outcome]:  # fmt: skip
+    """Run cells, `jobs` at a time, and return how each ended, in the order of ending.
+
+    Ctrl-C or SIGTERM stops the children, marks their records and returns the outcomes so far. Raises ValueError when
+    a record cannot be begun.
+    """
+    for cell in cells:
+        _prepare(cell, results)
+    display = display or open_display(len(cells))
+    sets = cpu_sets(sorted(os.sched_getaffinity(0)), jobs, max(cell.profile.cpus for cell in cells))
+    waiting, children, outcomes = list(reversed(cells)), [], []
+    try:
+        with _interruptible():
+            while waiting or children:
+                while waiting and len(children) < jobs:
+                    slot = min(set(range(jobs)) - {child.slot for child in children})
+                    children.append(_start(waiting.pop(), results, slot, replace(options, cpu_ids=sets[slot]), command))
+                    display.started(children[-1].spec, children[-1].folder)
+                for child in [child for child in children if child.process.poll() is not None]:
+                    children.remove(child)
+                    outcomes.append(_settle(child, display))
+                display.look(child.folder for child in children)
+                sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        outcomes += _stop(children, display)
+    finally:
+        display.close()
+    return outcomes
+
+
+def _profiles(cells: Sequence[RunSpec]) -> list[Profile]:
+    return list({cell.profile.name: cell.profile for cell in cells}.values())
+
+
+def _prepare(cell: RunSpec, results: Path) -> None:
+    try:
+        prepare(cell.folder(results), cell)
+    except OSError as error:
+        raise ValueError(f"{error.filename or results}: the record cannot be written ({error.strerror})") from error
+
+
+def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: Sequence[str]) -> _Child:
+    """A child in a session of its own, so that Ctrl-C reaches the launcher alone; its output goes to the run's log."""
+    folder = spec.folder(results)
+    with (folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, str(folder), options.to_json()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    return _Child(spec=spec, folder=folder, slot=slot, process=process)
+
+
+def _settle(child: _Child, display: Display) -> Outcome:
+    """Read how a child ended. One that died without a word, killed or out of memory, is marked here."""
+    code = child.process.wait()
+    status = read_status(child.folder)
+    state, reason = (status.state, status.reason) if status else ("failed", "")
+    if code == BUSY:
+        state, reason = "busy", "another worker has this record"
+    elif state == "running" or (code != 0 and state != "failed"):
+        state, reason = "failed", _last_word(code)
+        _mark_failed(child.folder, status, reason)
+    display.finished(child.spec, child.folder, state, reason)
+    return Outcome(spec=child.spec, folder=child.folder, state=state, reason=reason)
+
+
+def _last_word(code: int) -> str:
+    if code < 0:
+        return f"the worker was ended by {signal.Signals(-code).name}"
+    return f"the worker ended with exit code {code}"
+
+
+def _mark_failed(folder: Path, status: Status | None, reason: str) -> None:
+    try:
+        before = status or Status(state="failed", started_at=now(), updated_at=now())
+        write_status(folder, replace(before, state="failed", reason=reason, updated_at=now()))
+    except OSError as error:
+        print(f"{folder}: cannot be marked as failed ({error.strerror})", file=sys.stderr)
+
+
+def _stop(children: list[_Child], display: Display) -> list[Outcome]:
+    """SIGTERM, some seconds to end well, then SIGKILL."""
+    for child in children:
+        child.process.terminate()
+    deadline = monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.process.wait(max(0.0, deadline - monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.process.kill()
+    return [_settle(child, display) for child in children]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

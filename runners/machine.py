@@ -1,0 +1,125 @@
+"""The machine as it is measured: what the record says beside what the profile declares. No host or user names."""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("cleanba-bench", "jax", "jaxlib", "flax", "optax", "rlax", "envpool", "numpy", "wandb")
+# Variables that change what the compiler or the device does; everything else of the environment stays private.
+VARIABLES = (
+    "XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TF_CUDNN_DETERMINISTIC",
+    "OMP_NUM_THREADS",
+)  # fmt: skip
+CGROUP = Path("/sys/fs/cgroup")
+SOURCE = Path(__file__).resolve().parents[1]
+
+
+def measure() -> dict[str, Any]:
+    """Everything that is recorded of a machine, with the devices as JAX sees them. Starts JAX."""
+    return host_facts() | {"devices": _devices()}
+
+
+def host_facts() -> dict[str, Any]:
+    """What can be measured without starting JAX."""
+    return {
+        "cpu_model": cpu_model(),
+        "usable_cpus": usable_cpus(),
+        "cpu_ids": sorted(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_gib(), 2),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": package_versions(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "git": git_state(),
+    }
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The name that the CPU reports, or the architecture where the system does not tell."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def usable_cpus(cgroup: Path = CGROUP) -> int:
+    """CPUs that this process may use: its affinity, or fewer where the cgroup's quota is smaller."""
+    quota = _cpu_quota(cgroup)
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def memory_gib(cgroup: Path = CGROUP) -> float:
+    """Memory that this process may use: the machine's, or the cgroup's limit where that is smaller."""
+    limits = (cgroup / "memory.max", cgroup / "memory/memory.limit_in_bytes")  # versions 2 and 1
+    stated = [int(text) for text in map(_read, limits) if text.isdigit()]
+    return min([psutil.virtual_memory().total, *stated]) / 2**30
+
+
+def confine(cpus: int, cpu_ids: Iterable[int] | None = None) -> None:
+    """Keep this process and its threads to `cpu_ids`, or to the first `cpus` usable ones, so that no run has more
+    than its profile declares."""
+    usable = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cpu_ids) if cpu_ids else usable[:cpus])
+
+
+def package_versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def git_state(folder: Path = SOURCE) -> dict[str, Any]:
+    """Commit of the source, its `git describe`, and whether files differ from it; None where there is no repository."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    return {
+        "commit": commit,
+        "describe": _git(folder, "describe", "--tags", "--always", "--dirty"),
+        "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no")) if commit else None,
+    }
+
+
+def default_platform() -> str:
+    """`gpu` where NVIDIA's driver answers, else `cpu`."""
+    return "gpu" if shutil.which("nvidia-smi") else "cpu"
+
+
+def _devices() -> dict[str, Any]:
+    import jax
+
+    devices = jax.local_devices()
+    return {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)}
+
+
+def _cpu_quota(cgroup: Path) -> float | None:
+    """CPUs of the cgroup's quota, None without one."""
+    quota, _, period = _read(cgroup / "cpu.max").partition(" ")  # version 2: "200000 100000" or "max 100000"
+    if not quota:
+        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")  # version 1
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

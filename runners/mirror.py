@@ -1,0 +1,102 @@
+"""The W&B mirror of a run's record: written from its rows, offline unless asked, never a reason for a run to fail."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runners.options import Options
+from runners.record import Row
+from runners.spec import RunSpec
+
+INIT_TIMEOUT_SECONDS = 30.0  # wandb's own 90 would hold up a run that has no network
+
+
+class Mirror:
+    """Hands rows to a W&B run until the first failure, which is told once."""
+
+    def __init__(self, run: Any, log_frequency: int):
+        self._run = run
+        self._log_frequency = log_frequency
+
+    def metrics(self, row: Row) -> None:
+        """One row of the record's metrics, with the original's `global_step` beside `env_steps`."""
+        if row["update"] % self._log_frequency == 0:
+            self._attempt(lambda run: run.log({**row, "global_step": row["env_steps"]}))
+
+    def finish(self, exit_code: int) -> None:
+        self._attempt(lambda run: run.finish(exit_code=exit_code))
+
+    def _attempt(self, action: Callable[[Any], None]) -> None:
+        if self._run is None:
+            return
+        try:
+            action(self._run)
+        except Exception as error:  # whatever W&B raises, the record has the rows
+            _warn(error)
+            self._run = None
+
+
+def mode(track: bool) -> str:
+    """WANDB_MODE wins; else online when asked, offline otherwise."""
+    return os.environ.get("WANDB_MODE") or ("online" if track else "offline")
+
+
+def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str | None) -> Mirror:
+    """Begin the W&B run of a record; a mirror that does nothing when W&B is disabled or cannot start."""
+    if mode(options.track) == "disabled":
+        return Mirror(None, options.log_frequency)
+    try:
+        run = _init(spec, folder, options, describe)
+    except Exception as error:  # no network, no login, no disk: the run goes on without
+        _warn(error)
+        run = None
+    return Mirror(run, options.log_frequency)
+
+
+def config(spec: RunSpec) -> dict[str, Any]:
+    """The resolved spec, flat where openrlbenchmark's filters look: `env_id`, `exp_name`, `seed`; profiles are tags."""
+    stored = spec.to_json()
+    return {
+        **stored.pop("settings"),
+        **{key: value for key, value in stored.items() if key not in ("schema", "question")},
+        "exp_name": spec.algorithm,
+    }
+
+
+def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None):
+    import wandb
+
+    run = wandb.init(
+        project=options.wandb_project,
+        entity=options.wandb_entity,
+        group=spec.experiment,
+        job_type="train",
+        id=spec.run_id,
+        name=spec.name,
+        tags=[tag for tag in (describe, spec.profile.name) if tag],
+        config=config(spec),
+        dir=folder,
+        mode=mode(options.track),  # type: ignore[arg-type]
+        # The record has the machine's facts; W&B's own would add host and user names.
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=INIT_TIMEOUT_SECONDS,
+            disable_git=True,
+            disable_code=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            host="undisclosed",
+        ),
+    )
+    run.define_metric("env_steps")
+    run.define_metric("*", step_metric="env_steps")
+    return run
+
+
+def _warn(error: Exception) -> None:
+    print(f"warning: W&B mirror off, the run goes on: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,26 @@
+"""What a launcher tells a worker besides the run's spec."""
+
+import json
+from dataclasses import asdict, dataclass
+
+BUSY = 75  # exit code of a worker that finds another at the record (EX_TEMPFAIL of sysexits.h)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is carried out. Nothing here is part of its meaning."""
+
+    allow_mismatch: bool = False
+    save_policy: bool = True
+    cpu_ids: tuple[int, ...] = ()  # that the launcher has set aside; none: the first usable ones
+    track: bool = False  # W&B online
+    wandb_project: str = "cleanba-bench"
+    wandb_entity: str | None = None
+    log_frequency: int = 1  # in updates between two rows of W&B
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Options":
+        return cls(**json.loads(text))

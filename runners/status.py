@@ -1,0 +1,112 @@
+"""`cleanba status`: what ran, what failed and why, what is left. Reads specs and statuses, no rows."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from runners.record import Status, read_spec, read_status
+from runners.spec import RunSpec, load_experiment
+
+SHOWN = ("failed", "running", "invalid", "pending", "complete")  # what needs a person comes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of the status; the fields of `status --json`, which stay as they are."""
+
+    run_id: str
+    experiment: str
+    algorithm: str
+    env_id: str
+    seed: int
+    profile: str
+    state: str  # of the record; `pending` without one
+    reason: str
+
+
+def cells(results: Path, experiment: str | None) -> list[Cell]:
+    """Every recorded run of an experiment (of all when None) and, where an experiment's file is given, what it lacks.
+
+    `experiment` is the name of a folder of records or the path of an experiment's file. Raises ValueError otherwise.
+    """
+    if experiment is None:
+        return [_cell(folder) for name in _experiments(results) for folder in _folders(results, name)]
+    if experiment.endswith((".yaml", ".yml")):
+        declared = load_experiment(Path(experiment))
+        found = {cell.run_id: cell for cell in map(_cell, _folders(results, declared.name))}
+        pending = [_pending(spec) for spec in declared.cells if spec.run_id not in found]
+        return [*found.values(), *pending]
+    if experiment not in (known := _experiments(results)):
+        raise ValueError(f"{results / 'runs'}: no experiment {experiment!r}; allowed: {', '.join(known) or 'none yet'}")
+    return [_cell(folder) for folder in _folders(results, experiment)]
+
+
+def show(found: list[Cell], console: Console) -> None:
+    """A count per state, and a line per run that is not complete."""
+    counts = Counter(cell.state for cell in found)
+    console.print(", ".join(f"{counts[state]} {state}" for state in SHOWN if counts[state]) or "no runs yet")
+    left = [cell for state in SHOWN if state != "complete" for cell in found if cell.state == state]
+    if not left:
+        return
+    table = Table("run", "experiment", "algorithm", "game", "profile", "seed", "state", "reason", box=None)
+    for cell in left:
+        table.add_row(
+            cell.run_id,
+            cell.experiment,
+            cell.algorithm,
+            cell.env_id,
+            cell.profile,
+            str(cell.seed),
+            cell.state,
+            cell.reason,
+        )
+    console.print(table, markup=False)
+
+
+def as_json(found: list[Cell]) -> str:
+    return json.dumps([asdict(cell) for cell in found], indent=1)
+
+
+def _experiments(results: Path) -> list[str]:
+    return sorted(path.name for path in (results / "runs").glob("*") if any(_folders(results, path.name)))
+
+
+def _folders(results: Path, experiment: str) -> Iterator[Path]:
+    yield from (path.parent for path in sorted((results / "runs" / experiment).glob("*/spec.json")))
+
+
+def _cell(folder: Path) -> Cell:
+    state, reason = _state(read_status(folder))
+    return _line(read_spec(folder), state, reason)
+
+
+def _state(status: Status | None) -> tuple[str, str]:
+    """A run whose process is gone is not running, whatever its last word was."""
+    if status is None:
+        return "failed", "the record has no status.json"
+    if status.state == "running" and not psutil.pid_exists(status.pid):
+        return "failed", f"its process is gone; last heard of at {status.updated_at}, {status.env_steps:,} env steps"
+    return status.state, status.reason
+
+
+def _pending(spec: RunSpec) -> Cell:
+    return _line(spec, "pending", "")
+
+
+def _line(spec: RunSpec, state: str, reason: str) -> Cell:
+    return Cell(
+        run_id=spec.run_id,
+        experiment=spec.experiment,
+        algorithm=spec.algorithm,
+        env_id=spec.env_id,
+        seed=spec.seed,
+        profile=spec.profile.name,
+        state=state,
+        reason=reason,
+    )

@@ -1,0 +1,139 @@
+"""One process, one run: read the spec, set the environment, check the machine, train, keep the record.
+
+    python -m runners.worker RUN_FOLDER [OPTIONS_AS_JSON]
+
+JAX is imported after the environment is set, and in this process only.
+"""
+
+import fcntl
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runners import machine
+from runners.mirror import start_mirror
+from runners.options import BUSY, Options
+from runners.profiles import mismatches
+from runners.record import RecordWriter, next_segment, read_spec, write_machine
+from runners.spec import RunSpec
+
+Train = Callable[[RunSpec, RecordWriter], None]
+
+
+class Stopped(BaseException):
+    """A signal asked the worker to end."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    folder, *rest = sys.argv[1:] if arguments is None else arguments
+    options = Options.from_json(rest[0]) if rest else Options()
+    spec = read_spec(Path(folder))
+    set_environment(spec)
+    return run_cell(spec, Path(folder), train_and_save if options.save_policy else train, options)
+
+
+def run_cell(
+    spec: RunSpec,
+    folder: Path,
+    train: Train,
+    options: Options,
+    *,
+    measure: Callable[[], dict[str, Any]] = machine.measure,
+) -> int:
+    """Carry out one run and keep its record. Returns the exit code: 0, 1 when it failed, BUSY when another has it."""
+    try:
+        with _claim(folder), _stop_on_signal():
+            return _run_claimed(spec, folder, train, options, measure)
+    except BlockingIOError:
+        print(f"{folder}: another worker has this record", file=sys.stderr)
+        return BUSY
+
+
+def set_environment(spec: RunSpec) -> None:
+    """Numerics and device settings, which JAX reads once, when it is imported."""
+    from cleanba import numerics
+
+    if "jax" in sys.modules:
+        raise RuntimeError("jax is imported already: the environment variables that it reads would come too late")
+    profile = spec.profile
+    os.environ.update(numerics.environment(profile.platform, spec.layout().devices_per_process, profile.cpus))
+
+
+def train(spec: RunSpec, recorder: RecordWriter):
+    """The trainer that the spec names. Returns the trained parameters."""
+    trainer = importlib.import_module(f"cleanba.{spec.algo}")
+    return trainer.train(spec.config(), spec.layout(), recorder, envpool_threads=spec.profile.envpool_threads)
+
+
+def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:
+    from cleanba import policy
+
+    params = train(spec, recorder)
+    path = recorder.folder / "checkpoints" / "policy.msgpack"
+    path.parent.mkdir(exist_ok=True)
+    policy.save(path, spec.config(), params)
+
+
+def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, measure) -> int:
+    segment = next_segment(folder)
+    machine.confine(spec.profile.cpus, options.cpu_ids)
+    facts = measure()
+    write_machine(folder, segment, facts)
+    mirror = start_mirror(spec, folder, options, describe=facts.get("git", {}).get("describe"))
+    writer = RecordWriter(folder, segment=segment, on_metrics=mirror.metrics)
+    try:
+        wrong = mismatches(spec.profile, facts)
+        if wrong and not options.allow_mismatch:
+            raise ValueError(f"the machine is not profile {spec.profile.name}: {'; '.join(wrong)}")
+        train(spec, writer)
+        if writer.status.env_steps < spec.planned_env_steps:
+            raise RuntimeError(f"training ended after {writer.status.env_steps} of {spec.planned_env_steps} env steps")
+        writer.close("invalid" if wrong else "complete", "; ".join(wrong))
+    except BaseException as error:  # whatever ended the run, its record must say so
+        traceback.print_exc()
+        writer.close("failed", f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        mirror.finish(1)
+        return 1
+    mirror.finish(0)
+    return 0
+
+
+@contextmanager
+def _claim(folder: Path) -> Iterator[None]:
+    """Hold the record against other workers of this machine. Raises BlockingIOError when one has it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Stopped in the main thread, once."""
+
+    def stop(number, frame):
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, signal.SIG_IGN)
+        raise Stopped(f"by {signal.Signals(number).name}")
+
+    before = {name: signal.signal(name, stop) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # an actor thread that hangs in an environment must not keep a finished run's process
