@@ -141,7 +141,7 @@ def resolve(
     if algo not in CONFIGS:
         raise ValueError(f"algo is {algo!r}; allowed: {', '.join(CONFIGS)}")
     names = [field.name for field in fields(CONFIGS[algo]) if field.name not in _ADDRESSES]
-    check_keys(settings, where=algo, required=(), optional=names)
+    check_keys(settings, where="settings", required=(), optional=names)
     config = CONFIGS[algo](env_id=env_id, seed=seed, **settings)
     spec = RunSpec(
         experiment=experiment,
