@@ -1,0 +1,120 @@
+"""Digests of arrays that do not depend on where the arrays sit, for finding the first update at which two runs differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cleanba import streams
+from cleanba.config import Config
+from cleanba.learners import Learners
+
+_CHAIN = 0x9E3779B1  # odd (2^32 / golden ratio): appending to a chain of digests loses nothing
+WHOLE = -1  # the `shard` of what is the same on all devices
+
+
+def digest(tree) -> jax.Array:
+    """Two 32-bit lanes, [2] uint32, of every leaf of `tree` in order. Traceable; bits in, bits out.
+
+    Each leaf is read as 32-bit words w_i; lane 1 is sum(w_i (2 i + 1)) and lane 2 is sum(w_i (mix(i) | 1)), modulo 2^32.
+    The weights are odd, so that a change of any one word changes both lanes, and integer sums have no rounding, so that
+    the order of summation cannot matter.
+    """
+    total = jnp.zeros(2, jnp.uint32)
+    for leaf in jax.tree.leaves(tree):
+        words = _words(leaf)
+        position = jax.lax.iota(jnp.uint32, words.shape[0])
+        lanes = jnp.stack([jnp.sum(words * (2 * position + 1)), jnp.sum(words * (_mix(position) | 1))])
+        total = total * jnp.uint32(_CHAIN) + lanes
+    return total
+
+
+def hexadecimal(lanes: np.ndarray) -> str:
+    """16 hex digits of a digest [2]."""
+    return "".join(f"{int(lane):08x}" for lane in np.asarray(lanes))
+
+
+class Fingerprints:
+    """The digests of a run's updates, stage by stage in causal order. Reads what it is given and changes nothing."""
+
+    def __init__(self, config: Config, learners: Learners):
+        self._config = config
+        self._learners = learners
+        self._of_shard = learners.shard_program(lambda _, own: digest(own))
+        self._of_whole = learners.replicated_program(digest)
+        self._active = False
+        self._stages: dict[tuple[str, bool], list[jax.Array]] = {}
+
+    def begin(self, update: int) -> None:
+        """Start an update; it is fingerprinted if it is the first or its number is a multiple of the frequency."""
+        every = self._config.fingerprint_every_updates
+        self._active = every > 0 and (update == 1 or update % every == 0)
+        self._stages = {}
+        if self._active:
+            groups = range(self._config.num_actor_groups)
+            self.whole("prng", [streams.key(self._config.seed, streams.Role.ACTIONS, group, update) for group in groups])
+
+    def rollout(self, slots: Sequence[Any]) -> None:
+        """Add the fields of the shards' batches, each a stage of its own."""
+        for name in slots[0]._fields:
+            self.shards(f"rollout/{name}", [getattr(slot, name) for slot in slots])
+
+    def shards(self, stage: str, slots: Sequence[Any]) -> None:
+        """Add the shards' own values to a stage; a stage met again in an update is chained."""
+        if self._active:
+            lanes = self._learners.gather([self._of_shard((), slot) for slot in slots])
+            self._stages.setdefault((stage, False), []).append(lanes)
+
+    def whole(self, stage: str, tree: Any) -> None:
+        """Add a replicated tree to a stage."""
+        if self._active:
+            self._stages.setdefault((stage, True), []).append(self._of_whole(tree))
+
+    def rows(self, update: int) -> list[dict[str, Any]]:
+        """The recorder's rows of this update."""
+        rows = []
+        for (stage, whole), parts in self._stages.items():
+            lanes = np.stack([np.asarray(self._learners.local(part)).reshape(-1, 2) for part in parts])
+            for shard, chained in enumerate(_chain_all(lanes)):
+                rows.append(
+                    {
+                        "update": update,
+                        "stage": stage,
+                        "shard": WHOLE if whole else shard,
+                        "digest": hexadecimal(chained),
+                    }
+                )
+        return rows
+
+
+def _chain_all(lanes: np.ndarray) -> np.ndarray:
+    """[parts, shards, 2] uint32 -> [shards, 2], chained over parts."""
+    total = lanes[0]
+    for part in lanes[1:]:
+        total = total * np.uint32(_CHAIN) + part
+    return total
+
+
+def _words(leaf: jax.Array) -> jax.Array:
+    """The bits of an array as a vector of uint32."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if leaf.dtype == jnp.bool:
+        leaf = leaf.astype(jnp.uint8)
+    flat = leaf.reshape(-1)
+    width = flat.dtype.itemsize
+    if width == 4:
+        return jax.lax.bitcast_convert_type(flat, jnp.uint32)
+    if width > 4:
+        raise TypeError(f"no digest for {flat.dtype}: trainers keep nothing wider than 32 bits")
+    flat = jnp.pad(flat, (0, -flat.shape[0] % (4 // width)))
+    return jax.lax.bitcast_convert_type(flat.reshape(-1, 4 // width), jnp.uint32)
+
+
+def _mix(position: jax.Array) -> jax.Array:
+    """Scatter consecutive positions over 32 bits (the finaliser of MurmurHash3, public domain)."""
+    position = (position ^ (position >> 16)) * jnp.uint32(0x85EBCA6B)
+    position = (position ^ (position >> 13)) * jnp.uint32(0xC2B2AE35)
+    return position ^ (position >> 16)

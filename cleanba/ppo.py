@@ -1,0 +1,165 @@
+"""PPO (Schulman et al. 2017), trained as Cleanba trains it (Huang et al. 2023).
+
+Reads in the order things happen; `impala` is written in the same order.
+"""
+
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from cleanba import losses, streams, training
+from cleanba.actors import Actors
+from cleanba.config import PPOConfig
+from cleanba.fingerprint import Fingerprints
+from cleanba.layout import Layout
+from cleanba.learners import Learners
+from cleanba.networks import ActorCritic
+from cleanba.recorder import Recorder
+from cleanba.rollout import Batch
+
+
+def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_threads: int = 1) -> Any:
+    """One run; returns the final parameters. The layout and `envpool_threads` change its speed alone."""
+    started = time.perf_counter()
+    learners = Learners(training.learner_devices(config, layout), config.num_shards)
+    network, params = training.make_network(config)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.scale_by_adam(eps=config.adam_eps),
+    )
+    apply = learners.replicated_program(training.make_apply(optimizer, params))
+    targets = learners.shard_program(partial(shard_targets, config, network))
+    shuffle = learners.shard_program(partial(shard_shuffle, config))
+    statistics_of = learners.replicated_program(partial(minibatch_statistics, config))
+    gradient = learners.shard_program(partial(shard_gradient, config, network))
+    state = learners.replicate(training.State(params, optimizer.init(params)))
+    fingerprints = Fingerprints(config, learners)
+    rows = training.Rows(config, recorder, started)
+    policy = training.make_policy(network)
+
+    with Actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
+        actors.publish(learners.local(state.params), version=0)
+        for update in range(1, config.num_updates + 1):
+            waiting = time.perf_counter()
+            rollouts = actors.collect(update)
+            learning = time.perf_counter()
+            fingerprints.begin(update)
+            batch = learners.put(rollouts.batch)
+            fingerprints.rollout(batch)
+            own = [targets(state.params, slot) for slot in batch]
+            fingerprints.shards("targets", own)
+            key = learners.replicate(streams.key(config.seed, streams.Role.MINIBATCHES, update))
+            orders = [shuffle(key, numbers) for numbers in learners.put(learners.local_shards)]
+            everyone = learners.gather([(slot.valid, o.advantages, order) for slot, o, order in zip(batch, own, orders)])
+            statistics = statistics_of(*everyone)
+            fingerprints.whole("minibatches", statistics)
+            metrics = []
+            for minibatch in range(config.num_epochs * config.num_minibatches):
+                sums = []
+                for part in range(config.gradient_accumulation_steps):
+                    same = (state.params, statistics, minibatch, part)
+                    slots = [gradient(same, shard) for shard in zip(batch, own, orders)]
+                    sums.append(training.sum_over_shards(learners, fingerprints, slots))
+                weight = statistics.weight[minibatch]
+                state, step_metrics = apply(state, sums, weight, training.learning_rate(config, update))
+                metrics.append(step_metrics)
+            fingerprints.whole("optimizer_state", state.optimizer_state)
+            fingerprints.whole("parameters", state.params)
+            actors.publish(learners.local(state.params), version=update)
+            learned = training.mean_over_steps(metrics)
+            seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
+            rows.update(update, rollouts, learned, fingerprints, seconds)
+    return learners.local(state.params)
+
+
+class Targets(NamedTuple):
+    """What one shard's rollout says of its rows, before the first minibatch."""
+
+    advantages: jax.Array  # [n, T]
+    value_targets: jax.Array  # [n, T]
+
+
+class Statistics(NamedTuple):
+    """Of each minibatch over all shards, [num_epochs * num_minibatches]."""
+
+    mean: jax.Array  # of the valid rows' advantages
+    deviation: jax.Array  # likewise, population form
+    weight: jax.Array  # 1 / number of valid rows
+
+
+def shard_targets(config: PPOConfig, network: ActorCritic, params: Any, batch: Batch) -> Targets:
+    """Advantages and value targets of one shard's rows."""
+    _, bootstrap_values = network.apply(params, batch.observations[:, -1])
+    advantages = losses.generalized_advantages(
+        jnp.concatenate([batch.values, bootstrap_values[:, None]], axis=1),
+        batch.rewards,
+        jnp.where(batch.terminated, 0.0, config.gamma),
+        batch.valid,
+        gae_lambda=config.gae_lambda,
+    )
+    return Targets(advantages, advantages + batch.values)
+
+
+def shard_shuffle(config: PPOConfig, key: jax.Array, shard: jax.Array) -> jax.Array:
+    """The rows of each minibatch, [num_epochs * num_minibatches, rows]: a shard's own permutation for each epoch."""
+
+    def epoch_order(epoch):
+        stream = jax.random.fold_in(jax.random.fold_in(key, shard), epoch)
+        return jax.random.permutation(stream, config.envs_per_shard * config.rollout_length)
+
+    orders = jnp.stack([epoch_order(epoch) for epoch in range(config.num_epochs)])
+    return orders.reshape(config.num_epochs * config.num_minibatches, -1)
+
+
+def minibatch_statistics(config: PPOConfig, valid: jax.Array, advantages: jax.Array, orders: jax.Array) -> Statistics:
+    """Over all shards' rows: `valid` and `advantages` [S, n, T], `orders` [S, minibatches, rows]."""
+
+    def of_minibatches(x):  # [S, n, T] -> [S, minibatches, rows]
+        return jax.vmap(lambda own, order: own.reshape(-1)[order])(x, orders)
+
+    weights = of_minibatches(valid.astype(jnp.float32))
+    values = of_minibatches(advantages)
+    count = jnp.sum(weights, axis=(0, 2))
+    mean = jnp.sum(values * weights, axis=(0, 2)) / count
+    variance = jnp.sum(jnp.square(values - mean[:, None]) * weights, axis=(0, 2)) / count
+    return Statistics(mean, jnp.sqrt(variance), 1 / count)
+
+
+def shard_gradient(config: PPOConfig, network: ActorCritic, same: Any, own: Any) -> training.ShardGradient:
+    """The gradient of one shard's loss over its rows of one minibatch, or of a part of it under accumulation."""
+    params, statistics, minibatch, part = same
+    batch, targets, orders = own
+    size = orders.shape[1] // config.gradient_accumulation_steps
+    rows = jax.lax.dynamic_slice(orders, (minibatch, part * size), (1, size))[0]
+    actions, logits, valid, advantages, value_targets = (
+        x.reshape(-1, *x.shape[2:])[rows]
+        for x in (batch.actions, batch.behaviour_logits, batch.valid, targets.advantages, targets.value_targets)
+    )
+    if config.normalize_advantages:
+        # 1e-8 as the original has it: it only matters where all advantages are equal
+        advantages = (advantages - statistics.mean[minibatch]) / (statistics.deviation[minibatch] + 1e-8)
+    frames = batch.observations
+    T = config.rollout_length
+    observations = frames.reshape(-1, *frames.shape[2:])[rows // T * (T + 1) + rows % T]  # past the bootstrap rows
+
+    def loss_fn(params):
+        new_logits, values = network.apply(params, observations)
+        return losses.ppo_loss(
+            new_logits,
+            values,
+            actions,
+            losses.log_probabilities(logits, actions),
+            advantages,
+            value_targets,
+            valid,
+            clip_epsilon=config.clip_epsilon,
+            entropy_coefficient=config.entropy_coefficient,
+            value_coefficient=config.value_coefficient,
+        )
+
+    gradient, parts = jax.grad(loss_fn, has_aux=True)(params)
+    return training.ShardGradient(training.as_vector(gradient), parts)

@@ -1,0 +1,43 @@
+"""Addressed randomness: every stream is a function of (seed, role, index, update), and none is used twice."""
+
+from enum import IntEnum
+
+import jax
+
+
+class Role(IntEnum):
+    """What a stream is for. The numbers are part of every result: never renumber."""
+
+    PARAMETERS = 0
+    ACTIONS = 1
+    MINIBATCHES = 2
+    EVALUATION = 3
+
+
+_SEED_BITS, _SEGMENT_BITS, _ENV_BITS = 10, 9, 11  # with one bit for evaluation: the 31 of a non-negative int32
+_ODD = 0x5DEECE66D & 0x7FFFFFFF | 1  # any odd factor permutes the integers modulo 2^31
+
+
+def env_seeds(seed: int, envs: range, *, segment: int = 0, evaluation: bool = False) -> list[int]:
+    """One EnvPool seed per env, in [0, 2^31).
+
+    The address (evaluation, seed, segment, env) is packed into 31 bits and permuted, so that two different addresses
+    can never meet, whatever seeds are run beside each other. `envs` counts over all groups of the run.
+    """
+    for name, value, bits in (
+        ("seed", seed, _SEED_BITS),
+        ("segment", segment, _SEGMENT_BITS),
+        ("env", envs.stop - 1, _ENV_BITS),
+    ):
+        if not 0 <= value < 2**bits:
+            raise ValueError(f"{name} is {value}; allowed: 0 to {2**bits - 1}")
+    prefix = (int(evaluation) << _SEED_BITS | seed) << _SEGMENT_BITS | segment
+    return [((prefix << _ENV_BITS | env) * _ODD) % 2**31 for env in envs]
+
+
+def key(seed: int, role: Role, *address: int) -> jax.Array:
+    """The PRNG key at an address, such as (group, update)."""
+    out = jax.random.key(seed)
+    for part in (int(role), *address):
+        out = jax.random.fold_in(out, part)
+    return out

@@ -1,0 +1,173 @@
+"""What both algorithms share: devices, the network's parameters, the optimiser's step, and the rows of an update."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from cleanba import envs, streams
+from cleanba.actors import Policy, Rollouts
+from cleanba.config import Config
+from cleanba.fingerprint import Fingerprints
+from cleanba.layout import Layout
+from cleanba.learners import Learners
+from cleanba.networks import ActorCritic
+from cleanba.recorder import Recorder
+
+
+class State(NamedTuple):
+    """What the learner carries from update to update."""
+
+    params: Any
+    optimizer_state: Any
+
+
+def learner_devices(config: Config, layout: Layout) -> list[jax.Device]:
+    """The learner devices of all processes, after checking that the layout fits the run and the machine."""
+    layout.check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
+    if jax.process_count() != layout.num_processes:
+        raise ValueError(f"layout {layout}: there are {jax.process_count()} processes, not {layout.num_processes}")
+    here = jax.local_device_count()
+    if here < layout.devices_per_process:
+        raise ValueError(f"layout {layout}: it needs {layout.devices_per_process} devices a process, here are {here}")
+    by_process = [[d for d in jax.devices() if d.process_index == p] for p in range(layout.num_processes)]
+    return [devices[i] for devices in by_process for i in layout.learner_device_ids]
+
+
+def make_network(config: Config) -> tuple[ActorCritic, Any]:
+    """The network for the run's environment and its initial parameters, a function of the seed alone."""
+    spec = envs.spec(config.env_id, config.protocol)
+    vector = len(spec.observation_shape) == 1
+    if vector != (config.network == "mlp"):
+        raise ValueError(
+            f"network is {config.network!r}, which is not for observations of shape {spec.observation_shape}; "
+            f"allowed: {'mlp' if vector else 'resnet, impala_shallow, nature_cnn'}"
+        )
+    network = ActorCritic(network=config.network, num_actions=spec.num_actions)
+    example = np.zeros((1, *spec.observation_shape), spec.observation_dtype)
+    return network, jax.jit(network.init)(streams.key(config.seed, streams.Role.PARAMETERS), example)
+
+
+def make_policy(network: ActorCritic) -> Policy:
+    """The behaviour policy of the actors, one program per group of envs."""
+
+    @jax.jit
+    def policy(params, observations, key, t):
+        logits, values = network.apply(params, observations)
+        actions = jax.random.categorical(jax.random.fold_in(key, t), logits)
+        return actions, logits, values
+
+    return policy
+
+
+class ShardGradient(NamedTuple):
+    """What the program of one shard gives: sums over its rows."""
+
+    gradient: jax.Array  # one vector, so that one addition and one copy move it
+    losses: dict[str, jax.Array]
+
+
+def as_vector(gradient: Any) -> jax.Array:
+    """A gradient as one vector; `make_apply` knows the way back."""
+    return ravel_pytree(gradient)[0]
+
+
+def make_apply(optimizer: optax.GradientTransformation, params: Any):
+    """apply(state, sums over shards, weight, learning rate) -> state, metrics: one optimiser step.
+
+    The sums are one `ShardGradient` for each part of a gradient accumulation; `weight` turns sums into means.
+    """
+    to_tree = ravel_pytree(params)[1]
+
+    def apply(state: State, sums: list[ShardGradient], weight, learning_rate) -> tuple[State, dict[str, jax.Array]]:
+        total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]) * weight, *sums)
+        gradient = to_tree(total.gradient)
+        direction, optimizer_state = optimizer.update(gradient, state.optimizer_state)
+        params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, direction)
+        metrics = {f"losses/{name}": value for name, value in total.losses.items()}
+        return State(params, optimizer_state), metrics | {"stats/gradient_norm": optax.global_norm(gradient)}
+
+    return apply
+
+
+def sum_over_shards(learners: Learners, fingerprints: Fingerprints, slots: list[ShardGradient]) -> ShardGradient:
+    """Add the shards in shard order, and digest what went in and what came out."""
+    fingerprints.shards("loss", [slot.losses["loss"] for slot in slots])
+    fingerprints.shards("shard_gradient", [slot.gradient for slot in slots])
+    total = learners.sum(slots)
+    fingerprints.whole("gradient", total.gradient)
+    return total
+
+
+def learning_rate(config: Config, update: int) -> float:
+    """Annealed linearly per update, from its full value at update 1 towards 0 after the last."""
+    fraction = 1 - (update - 1) / config.num_updates if config.anneal_learning_rate else 1.0
+    return config.learning_rate * fraction
+
+
+def accumulated(parts: Sequence[Any], size: int) -> list[list[Any]]:
+    """Consecutive parts, `size` to an optimiser step."""
+    return [list(parts[i : i + size]) for i in range(0, len(parts), size)]
+
+
+class Rows:
+    """Turns what an update produced into the recorder's rows."""
+
+    def __init__(self, config: Config, recorder: Recorder, started: float):
+        self._config = config
+        self._recorder = recorder
+        self._started = started
+        self._last_returns = np.full(config.num_envs, np.nan)  # of each env's last finished episode
+        self._previous_update_ended = started
+
+    def update(
+        self,
+        update: int,
+        rollouts: Rollouts,
+        learned: dict[str, float],
+        fingerprints: Fingerprints,
+        seconds: dict[str, float],
+    ) -> None:
+        """Record one update. Raises FloatingPointError if the learner produced a number that is not finite."""
+        config, now = self._config, time.perf_counter()
+        place = {
+            "update": update,
+            "env_steps": update * config.env_steps_per_update,
+            "wall_seconds": round(now - self._started, 3),
+        }
+        self._recorder.episodes(rollouts.episodes)
+        self._recorder.fingerprints(fingerprints.rows(update))
+        self._recorder.timing(place | {name: round(value, 6) for name, value in (rollouts.seconds | seconds).items()})
+        self._recorder.metrics(
+            place
+            | {
+                "frames": 4 * place["env_steps"],
+                "actor_policy_version": rollouts.policy_version,
+                "policy_lag": update - 1 - rollouts.policy_version,
+                "learning_rate": learning_rate(config, update),
+                "charts/SPS": round(config.env_steps_per_update / (now - self._previous_update_ended), 1),
+            }
+            | self._average_return(rollouts.episodes)
+            | learned
+        )
+        self._previous_update_ended = now
+        for name, value in learned.items():
+            if not np.isfinite(value):
+                raise FloatingPointError(f"update {update}: {name} is {value}; the run cannot go on")
+
+    def _average_return(self, episodes: list[dict[str, Any]]) -> dict[str, float]:
+        """Mean raw return over the envs' last finished episodes; nothing before the first (FINDINGS C7)."""
+        for row in episodes:
+            self._last_returns[row["env"] + row["group"] * self._config.envs_per_group] = row["episode_return"]
+        finished = self._last_returns[~np.isnan(self._last_returns)]
+        return {"charts/avg_episodic_return": float(finished.mean())} if len(finished) else {}
+
+
+def mean_over_steps(metrics: Sequence[dict[str, jax.Array]]) -> dict[str, float]:
+    """The mean of each metric over an update's optimiser steps, on the host. Waits for the learner to finish them."""
+    rows = jax.device_get(list(metrics))
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
