@@ -71,6 +71,7 @@ def check_list(value: Any, kind: type, *, where: str) -> None:
         raise ValueError(f"{where} is {describe(value)}; allowed: a list of at least one {_KINDS[kind]}")
     for item in value:
         check_type(item, kind, where=f"{where}: an entry")
+    for item in value:
         if value.count(item) > 1:
             raise ValueError(f"{where}: {item!r} stands {value.count(item)} times; state it once")
 

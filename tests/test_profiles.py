@@ -1,0 +1,155 @@
+"""Profiles and the machine: what is declared, what is measured, and when the two are not the same."""
+
+import getpass
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+import yaml
+from cells import ROOT
+
+from runners import machine
+from runners.profiles import Profile, load_profile, load_profiles, mismatches
+
+DECLARED = {"name": "one", "platform": "cpu", "layout": "a0-l0,1-d1", "cpus": 2, "memory_gib": 4}
+FACTS = {"usable_cpus": 2, "memory_gib": 4.0, "devices": {"platform": "cpu", "kind": "cpu", "count": 2}}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(**changes):
+        (tmp_path / "one.yaml").write_text(yaml.safe_dump(DECLARED | changes))
+        return load_profile(tmp_path / "one.yaml")
+
+    return write_and_load
+
+
+def test_a_profile_is_read_with_the_documented_defaults(load):
+    assert load() == Profile(
+        name="one", platform="cpu", layout="a0-l0,1-d1", cpus=2, memory_gib=4.0, device_kind=None,
+        threads_per_actor_device=2, envpool_threads=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cpu": 2}, "unknown key 'cpu'; did you mean cpus"),
+        ({"name": "two"}, "name is 'two'; allowed: 'one', the file's own"),
+        ({"platform": "tpu"}, "platform is 'tpu'; allowed: cpu, gpu"),
+        ({"layout": "a0l0"}, "'a0l0' is not of the form a<ids>-l<ids>-d<processes>"),
+        ({"layout": "a0-l1,1-d1"}, "name a device twice"),
+        ({"cpus": 0}, "cpus is 0; allowed: a number above 0"),
+        ({"cpus": 1.5}, "cpus is 1.5, a number; allowed: whole number"),
+        ({"memory_gib": "4G"}, "memory_gib is '4G', a text; allowed: number"),
+        ({"device_kind": "A100"}, "device_kind is 'A100' on platform cpu"),
+    ],
+)
+def test_bad_profiles_are_refused_naming_the_file(load, changes, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        load(**changes)
+    assert "one.yaml: " in str(refusal.value)
+
+
+def test_the_machine_of_the_profile_has_no_mismatch(load):
+    assert mismatches(load(), FACTS) == []
+    assert mismatches(load(), FACTS | {"usable_cpus": 64, "memory_gib": 512.0}) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"usable_cpus": 1}, "2 usable CPUs declared, 1 found"),
+        ({"memory_gib": 3.9}, "4 GiB of memory declared, 3.9 found"),
+        ({"devices": FACTS["devices"] | {"platform": "gpu"}}, "platform cpu declared, gpu found"),
+        ({"devices": FACTS["devices"] | {"count": 1}}, "layout a0-l0,1-d1 needs 2 devices, 1 found"),
+    ],
+)
+def test_each_mismatch_is_one_clause(load, facts, sentence):
+    assert mismatches(load(), FACTS | facts) == [sentence]
+
+
+def test_the_device_kind_is_a_part_of_the_name_that_the_gpu_reports(load):
+    profile = load(platform="gpu", device_kind="NVIDIA A100", layout="a0-l0-d1")
+    reported = {"platform": "gpu", "kind": "NVIDIA A100-SXM4-40GB", "count": 1}
+    assert mismatches(profile, FACTS | {"devices": reported}) == []
+    other = reported | {"kind": "NVIDIA H200"}
+    assert mismatches(profile, FACTS | {"devices": other}) == ["device kind NVIDIA A100 declared, NVIDIA H200 found"]
+
+
+def test_the_profiles_of_the_repository():
+    profiles = load_profiles(ROOT / "experiments" / "profiles")
+    layouts = {
+        "cpu-1dev": "a0-l0-d1", "cpu-2dev": "a0-l0,1-d1", "cpu-4dev": "a0,1-l2,3-d1", "gpu1-cpu10": "a0-l0-d1",
+        "gpu8-cpu46": "a0-l1,2,3-d2",
+    }  # fmt: skip
+    assert {name: profiles[name].layout for name in layouts} == layouts
+    assert {profile.cpus for profile in profiles.values() if profile.platform == "cpu"} == {2}
+
+
+@pytest.mark.parametrize(
+    ("files", "usable"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 1),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "6400000 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_usable_cpus_are_those_of_affinity_and_cgroup(tmp_path, files, usable):
+    write_all(tmp_path, files)
+    assert machine.usable_cpus(tmp_path) == (usable or len(os.sched_getaffinity(0)))
+
+
+def test_usable_memory_is_the_smaller_of_machine_and_cgroup(tmp_path):
+    whole = machine.memory_gib(tmp_path)
+    write_all(tmp_path, {"memory.max": str(2**29)})
+    assert machine.memory_gib(tmp_path) == 0.5
+    write_all(tmp_path, {"memory.max": "max"})
+    assert machine.memory_gib(tmp_path) == whole
+
+
+def write_all(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text + "\n")
+
+
+def test_a_process_confines_itself_to_the_declared_cpus():
+    code = "from runners import machine; machine.confine(1); print(machine.usable_cpus())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_facts_tell_neither_host_nor_user(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    facts = machine.host_facts()
+    assert facts["environment"]["XLA_FLAGS"] == "--xla_force_host_platform_device_count=2"
+    assert facts["packages"]["jax"][0].isdigit()
+    assert len(facts["git"]["commit"] or "x" * 40) == 40
+    words = json.dumps(facts)
+    for secret in {socket.gethostname(), getpass.getuser(), os.path.expanduser("~")} - {"localhost"}:
+        assert not re.search(rf"\b{re.escape(secret)}\b", words)
+    assert re.search(rf"\b{re.escape(facts['system'])}\b", words)  # the search does find what is there
+
+
+def test_git_state_outside_a_repository(tmp_path):
+    assert machine.git_state(tmp_path) == {"commit": None, "describe": None, "dirty": None}
+
+
+def test_git_state_tells_a_changed_file(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    (tmp_path / "a").write_text("1")
+    for arguments in (["init", "-q"], ["add", "a"], ["commit", "-q", "-m", "a"]):
+        subprocess.run([*git, *arguments], check=True)
+    assert machine.git_state(tmp_path)["dirty"] is False
+    (tmp_path / "a").write_text("2")
+    assert machine.git_state(tmp_path)["dirty"] is True
+    assert machine.git_state(tmp_path)["describe"].endswith("-dirty")
