@@ -46,6 +46,9 @@ class Resampling:
         return (1 - self.confidence) / 2, (1 + self.confidence) / 2
 
 
+DEFAULT = Resampling()
+
+
 @dataclass(frozen=True, eq=False)
 class Cells:
     """All runs in one row: `scores` [P, N], game after game in the order of names; `starts` [G + 1] bound the games."""
@@ -75,7 +78,7 @@ def aggregates(
     matrices: Sequence[ScoreMatrix],
     *,
     names: Sequence[str] = tuple(statistics.AGGREGATES),
-    resampling: Resampling = Resampling(),
+    resampling: Resampling = DEFAULT,
 ) -> pd.DataFrame:
     """The named aggregates of each system with their intervals, one row per system and statistic.
 
@@ -103,7 +106,7 @@ def profiles(
     thresholds: Sequence[float] | np.ndarray,
     *,
     kind: str = "score",
-    resampling: Resampling = Resampling(),
+    resampling: Resampling = DEFAULT,
 ) -> pd.DataFrame:
     """Performance profiles with pointwise bands, one row per system and threshold.
 

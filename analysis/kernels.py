@@ -205,22 +205,25 @@ def average_profile(weights, starts, sizes, values, thresholds, repetitions, his
 
 
 @_compiled
-def improvement(weights_x, weights_y, starts_x, starts_y, wins, out):
-    """Probability that a run of x beats one of y, mean over games. weights [B, N, L], wins [Nx, Ny] -> out [B, L].
+def improvement(weights, starts, wins, out):
+    """Probability that a run of x beats one of y on the same game, mean over games. weights [B, N, L] -> out [B, L].
 
-    wins: 1 where x's cell scores more, 1/2 where equal, 0 where less; only pairs of one game are read.
+    The N cells are x's games, then y's in the same order: starts [2 G + 1]. wins [Nx, Ny]: 1 where x's cell scores
+    more, 1/2 where the same, else 0; only pairs of one game are read.
     """
-    games = starts_x.size - 1
-    for block in range(weights_x.shape[0]):
+    games = (starts.size - 1) // 2
+    offset = starts[games]
+    for block in range(weights.shape[0]):
         for lane in range(LANES):
             out[block, lane] = 0.0
         for game in range(games):
-            pairs = (starts_x[game + 1] - starts_x[game]) * (starts_y[game + 1] - starts_y[game])
-            for x in range(starts_x[game], starts_x[game + 1]):
-                for y in range(starts_y[game], starts_y[game + 1]):
-                    share = wins[x, y] / (pairs * games)
+            first, last = starts[games + game], starts[games + game + 1]
+            pairs = (starts[game + 1] - starts[game]) * (last - first)
+            for x in range(starts[game], starts[game + 1]):
+                for y in range(first, last):
+                    share = wins[x, y - offset] / (pairs * games)
                     for lane in range(LANES):
-                        out[block, lane] += share * weights_x[block, x, lane] * weights_y[block, y, lane]
+                        out[block, lane] += share * weights[block, x, lane] * weights[block, y, lane]
 
 
 def median_network(size: int) -> np.ndarray:
