@@ -18,7 +18,7 @@ from runners import machine
 from runners.options import BUSY, Options
 from runners.profiles import Profile, mismatches
 from runners.progress import Display, open_display
-from runners.record import Status, now, prepare, read_status, write_status
+from runners.record import Status, last_metrics, now, prepare, read_status, write_status
 from runners.spec import RunSpec
 
 WORKER = (sys.executable, "-m", "runners.worker")
@@ -174,7 +174,8 @@ def _last_word(code: int) -> str:
 def _mark_failed(folder: Path, status: Status | None, reason: str) -> None:
     try:
         before = status or Status(state="failed", started_at=now(), updated_at=now())
-        write_status(folder, replace(before, state="failed", reason=reason, updated_at=now()))
+        env_steps = (last_metrics(folder) or {}).get("env_steps", before.env_steps)
+        write_status(folder, replace(before, state="failed", reason=reason, updated_at=now(), env_steps=env_steps))
     except OSError as error:
         print(f"{folder}: cannot be marked as failed ({error.strerror})", file=sys.stderr)
 

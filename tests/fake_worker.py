@@ -23,8 +23,8 @@ def count(spec: RunSpec, recorder: RecordWriter) -> None:
         recorder.metrics(metrics_row(update, **{"charts/avg_episodic_return": float(update), "charts/SPS": 200.0}))
         if update == 3:
             misbehave(spec.seed)
-        if spec.seed == STOPS_EARLY:
-            return
+            if spec.seed == STOPS_EARLY:
+                return
 
 
 def misbehave(seed: int) -> None:
