@@ -11,6 +11,7 @@ from runners.record import Row
 from runners.spec import RunSpec
 
 INIT_TIMEOUT_SECONDS = 30.0  # wandb's own 90 would hold up a run that has no network
+FINISH_TIMEOUT_SECONDS = 120.0  # for the last rows; what does not arrive stays in the run's folder for `wandb sync`
 
 
 class Mirror:
@@ -34,7 +35,7 @@ class Mirror:
         try:
             action(self._run)
         except Exception as error:  # whatever W&B raises, the record has the rows
-            _warn(error)
+            _warn("mirror off", error)
             self._run = None
 
 
@@ -47,12 +48,13 @@ def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str
     """Begin the W&B run of a record; a mirror that does nothing when W&B is disabled or cannot start."""
     if mode(options.track) == "disabled":
         return Mirror(None, options.log_frequency)
-    try:
-        run = _init(spec, folder, options, describe)
-    except Exception as error:  # no network, no login, no disk: the run goes on without
-        _warn(error)
-        run = None
-    return Mirror(run, options.log_frequency)
+    for attempt in dict.fromkeys((mode(options.track), "offline")):  # a server out of reach still leaves a file to sync
+        try:
+            return Mirror(_init(spec, folder, options, describe, attempt), options.log_frequency)
+        except Exception as error:  # no network, no login, no disk: the run goes on without
+            _warn(f"{attempt} mirror failed", error)
+            _forget_service()
+    return Mirror(None, options.log_frequency)
 
 
 def config(spec: RunSpec) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def config(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None):
+def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None, attempt: str):
     import wandb
 
     run = wandb.init(
@@ -78,12 +80,13 @@ def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None):
         tags=[tag for tag in (describe, spec.profile.name) if tag],
         config=config(spec),
         dir=folder,
-        mode=mode(options.track),  # type: ignore[arg-type]
+        mode=attempt,  # type: ignore[arg-type]
         # The record has the machine's facts; W&B's own would add host and user names.
         settings=wandb.Settings(
             console="off",
             silent=True,
-            init_timeout=INIT_TIMEOUT_SECONDS,
+            init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_TIMEOUT_SECONDS)),
+            finish_timeout=FINISH_TIMEOUT_SECONDS,
             disable_git=True,
             disable_code=True,
             x_disable_meta=True,
@@ -98,5 +101,16 @@ def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None):
     return run
 
 
-def _warn(error: Exception) -> None:
-    print(f"warning: W&B mirror off, the run goes on: {type(error).__name__}: {error}", file=sys.stderr)
+def _forget_service() -> None:
+    """W&B's service process keeps the id of a run that could not start; a second attempt needs a new process."""
+    try:
+        import wandb
+
+        wandb.teardown()
+    except Exception as error:
+        _warn("service could not be ended", error)
+
+
+def _warn(what: str, error: Exception) -> None:
+    words = " ".join(str(error).split())
+    print(f"warning: W&B {what}, the run goes on: {type(error).__name__}: {words}", file=sys.stderr)
