@@ -6,6 +6,7 @@ repetitions are dealt out. Dropping a game leaves the other games' resamples as 
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,11 +203,9 @@ def bootstrap_draw(name: str, cells: Cells, resampling: Resampling) -> Draw:
 
 def stream_keys(purpose: str, name: str, env_ids: Sequence[str], resampling: Resampling) -> np.ndarray:
     """One 64-bit stream key per game [G], from everything that addresses it."""
-    return np.array([_key(purpose, resampling.seed, name, env_id) for env_id in env_ids], np.uint64)
-
-
-def _key(*address: object) -> int:
-    return int.from_bytes(hashlib.sha256(repr(address).encode()).digest()[:8], "little")
+    addresses = [json.dumps([purpose, resampling.seed, name, env_id]) for env_id in env_ids]
+    digests = [hashlib.sha256(address.encode()).digest() for address in addresses]
+    return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
 def _evaluator(name: str, cells: Cells, sizes: np.ndarray) -> Evaluate:
