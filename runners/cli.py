@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"cleanba: {error}", file=sys.stderr)
         return INVALID_INPUT
+    except OSError as error:  # a folder that is read-only, a disk that is full
+        print(f"cleanba: {error.filename or 'output'}: cannot be read or written ({error.strerror})", file=sys.stderr)
+        return INVALID_INPUT
     return code or 0
 
 
@@ -184,6 +187,7 @@ def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
 def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options") -> int:
     """Check, run, and tell how it ended. Returns the exit code."""
     from runners.launcher import check_machine, check_processes, launch, unfinished
+    from runners.machine import usable_cpus
 
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
@@ -194,6 +198,8 @@ def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "O
     todo = unfinished(cells, results, allow_mismatch=options.allow_mismatch)
     if len(todo) < len(cells):
         print(f"{len(cells) - len(todo)} of {len(cells)} runs have a record already: skipped")
+    if jobs > 1 and jobs * max(cell.profile.cpus for cell in cells) > usable_cpus():
+        print(f"note: {jobs} jobs share {usable_cpus()} CPUs; the speeds of these runs will not be their profiles'")
     outcomes = launch(todo, results, jobs=jobs, options=options) if todo else []
     failed = [outcome for outcome in outcomes if outcome.state not in ("complete", "invalid")]
     for outcome in failed:

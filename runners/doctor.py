@@ -6,7 +6,8 @@ from rich.console import Console
 
 from runners import machine
 from runners.profiles import load_profiles, mismatches
-from runners.spec import PROFILES
+
+PROFILES = Path("experiments/profiles")
 
 
 def show(console: Console, profiles: Path = PROFILES) -> None:

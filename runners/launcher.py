@@ -18,7 +18,7 @@ from runners import machine
 from runners.options import BUSY, Options
 from runners.profiles import Profile, mismatches
 from runners.progress import Display, open_display
-from runners.record import Status, last_metrics, now, prepare, read_status, write_status
+from runners.record import Status, check_meaning, last_metrics, now, prepare, read_status, write_status
 from runners.spec import RunSpec
 
 WORKER = (sys.executable, "-m", "runners.worker")
@@ -49,10 +49,14 @@ class _Child:
 
 
 def unfinished(cells: Sequence[RunSpec], results: Path, *, allow_mismatch: bool = False) -> list[RunSpec]:
-    """The cells that still have to run: no complete record, nor, where mismatches are allowed, an invalid one."""
+    """The cells that still have to run: no complete record, nor, where mismatches are allowed, an invalid one.
+
+    Raises ValueError when the folder of one holds the record of another."""
+    for cell in cells:
+        check_meaning(cell.folder(results), cell)
     done = ("complete", "invalid") if allow_mismatch else ("complete",)
-    found = {cell.run_id: read_status(cell.folder(results)) for cell in cells}
-    return [cell for cell in cells if (status := found[cell.run_id]) is None or status.state not in done]
+    states = [(cell, read_status(cell.folder(results))) for cell in cells]
+    return [cell for cell, status in states if status is None or status.state not in done]
 
 
 def select(cells: Sequence[RunSpec], pattern: str | None) -> list[RunSpec]:
@@ -98,13 +102,13 @@ def launch(
 ) -> list[Outcome]:  # fmt: skip
     """Run cells, `jobs` at a time, and return how each ended, in the order of ending.
 
-    Ctrl-C or SIGTERM stops the children, marks their records and returns the outcomes so far. Raises ValueError when
-    a record cannot be begun.
+    Ctrl-C or SIGTERM stops the children, marks their records and returns the outcomes so far. Raises OSError when a
+    record cannot be begun, once the children are stopped.
     """
-    for cell in cells:
-        _prepare(cell, results)
     display = display or open_display(len(cells))
-    sets = cpu_sets(sorted(os.sched_getaffinity(0)), jobs, max(cell.profile.cpus for cell in cells))
+    usable, cpus = sorted(os.sched_getaffinity(0)), max(cell.profile.cpus for cell in cells)
+    sets = cpu_sets(usable, jobs, cpus)
+    options = replace(options, cpus_shared=jobs * cpus > len(usable))
     waiting, children, outcomes = list(reversed(cells)), [], []
     try:
         with _interruptible():
@@ -120,6 +124,9 @@ def launch(
                 sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         outcomes += _stop(children, display)
+    except BaseException:
+        _stop(children, display)
+        raise
     finally:
         display.close()
     return outcomes
@@ -129,16 +136,10 @@ def _profiles(cells: Sequence[RunSpec]) -> list[Profile]:
     return list({cell.profile.name: cell.profile for cell in cells}.values())
 
 
-def _prepare(cell: RunSpec, results: Path) -> None:
-    try:
-        prepare(cell.folder(results), cell)
-    except OSError as error:
-        raise ValueError(f"{error.filename or results}: the record cannot be written ({error.strerror})") from error
-
-
 def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: Sequence[str]) -> _Child:
     """A child in a session of its own, so that Ctrl-C reaches the launcher alone; its output goes to the run's log."""
     folder = spec.folder(results)
+    prepare(folder, spec)
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             [*command, str(folder), options.to_json()],

@@ -94,17 +94,23 @@ def read_spec(folder: Path) -> RunSpec:
         raise ValueError(f"{path}: cannot be read as a run spec ({error})") from error
 
 
-def prepare(folder: Path, spec: RunSpec) -> None:
-    """Make the run's folder, or check that the one there is of this run. Raises ValueError when it is of another."""
-    if (folder / "spec.json").exists():
-        found = read_spec(folder)
-        for key in ("run_id", "experiment", "algorithm"):
-            if (there := getattr(found, key)) != (declared := getattr(spec, key)):
-                raise ValueError(f"{folder}: holds a record with {key} {there}, not {declared}; move it away first")
+def check_meaning(folder: Path, spec: RunSpec) -> None:
+    """Raise ValueError when the folder holds a record of another run, or of this one under another label."""
+    if not (folder / "spec.json").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_status(folder, Status(state="running", started_at=now(), updated_at=now(), pid=os.getpid()))
-    write_atomically(folder / "spec.json", spec.to_json())
+    found = read_spec(folder)
+    for key in ("run_id", "experiment", "algorithm"):
+        if (there := getattr(found, key)) != (declared := getattr(spec, key)):
+            raise ValueError(f"{folder}: holds a record with {key} {there}, not {declared}; move it away first")
+
+
+def prepare(folder: Path, spec: RunSpec) -> None:
+    """Make the run's folder unless it is there. The spec is written last: a folder with one has a status too."""
+    check_meaning(folder, spec)
+    if not (folder / "spec.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_status(folder, Status(state="running", started_at=now(), updated_at=now(), pid=os.getpid()))
+        write_atomically(folder / "spec.json", spec.to_json())
 
 
 def next_segment(folder: Path) -> int:

@@ -17,7 +17,6 @@ from runners.declarations import check_keys, check_list, check_type, describe, l
 from runners.profiles import Profile, load_profile
 
 SCHEMA = 1  # of the record; part of a run's identity
-PROFILES = Path("experiments/profiles")
 _REQUIRED = ("name", "env_ids", "seeds", "profiles", "algorithms")
 _OPTIONAL = ("question", "description", "total_env_steps", "margin")
 _ADDRESSES = ("env_id", "seed")  # settings of a Config that the matrix states, not the algorithm
@@ -107,14 +106,17 @@ class Experiment:
     cells: tuple[RunSpec, ...]
 
 
-def load_experiment(path: Path, profiles: Path = PROFILES) -> Experiment:
-    """Read and expand an experiment file. Raises ValueError naming file, key, what was found and what is allowed."""
+def load_experiment(path: Path) -> Experiment:
+    """Read and expand an experiment file; its profiles are in `profiles/` beside it.
+
+    Raises ValueError naming file, key, what was found and what is allowed.
+    """
     declared = load_mapping(path)
     where = str(path)
     check_keys(declared, where=where, required=_REQUIRED, optional=_OPTIONAL)
     _check_types(declared, where)
     _check_games(declared["env_ids"], where)
-    loaded = {name: _find_profile(profiles, name, where) for name in declared["profiles"]}
+    loaded = {name: _find_profile(path.parent / "profiles", name, where) for name in declared["profiles"]}
     cells = tuple(
         _cell(declared, label, env_id, loaded[profile], seed, where)
         for label, env_id, profile, seed in product(

@@ -83,7 +83,7 @@ def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:
 def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, measure) -> int:
     segment = next_segment(folder)
     machine.confine(spec.profile.cpus, options.cpu_ids)
-    facts = measure()
+    facts = measure() | {"cpus_shared": options.cpus_shared}
     write_machine(folder, segment, facts)
     mirror = start_mirror(spec, folder, options, describe=facts.get("git", {}).get("describe"))
     writer = RecordWriter(folder, segment=segment, on_metrics=mirror.metrics)

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from io import StringIO
-from pathlib import Path
 
 import fake_worker
 import pytest
@@ -170,13 +169,19 @@ def test_an_existing_record_of_another_meaning_is_refused_before_anything_runs(g
     cells = [make_spec(seed=1), make_spec(seed=2, algorithm="b")]
     prepare(cells[1].folder(tmp_path), make_spec(seed=2, algorithm="a"))
     with pytest.raises(ValueError, match="holds a record with algorithm a, not b"):
-        go(cells)
+        unfinished(cells, tmp_path)
     assert not (cells[0].folder(tmp_path) / "log.txt").exists()
 
 
-def test_a_results_folder_that_cannot_be_written_is_one_sentence():
-    with pytest.raises(ValueError, match=r"/proc/results.*: the record cannot be written \(.*\)"):
-        launch([make_spec()], Path("/proc/results"), jobs=1, options=Options(), command=FAKE_WORKER)
+def test_when_a_record_cannot_be_begun_the_children_are_stopped(go, tmp_path):
+    cells = [make_spec(seed=fake_worker.HANGS), make_spec(seed=1, experiment="taken")]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "taken").write_text("a file where a folder belongs")
+    with pytest.raises(NotADirectoryError):
+        go(cells)
+    status = read_status(cells[0].folder(tmp_path))
+    assert status.state == "failed"
+    assert not process_exists(status.pid)
 
 
 def test_select_by_part_pattern_and_id():

@@ -31,7 +31,7 @@ def load(tmp_path):
     def write_and_load(declared):
         path = tmp_path / "trial.yaml"
         path.write_text(declared if isinstance(declared, str) else yaml.safe_dump(declared, sort_keys=False))
-        return load_experiment(path, tmp_path / "profiles")
+        return load_experiment(path)
 
     return write_and_load
 
@@ -168,7 +168,7 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path, text):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_of_the_repository_expands(path):
-    experiment = load_experiment(path, ROOT / "experiments" / "profiles")
+    experiment = load_experiment(path)
     assert experiment.name == path.stem
     assert experiment.question.endswith("?")
     assert experiment.cells
@@ -176,7 +176,7 @@ def test_every_experiment_of_the_repository_expands(path):
 
 def test_the_papers_base_experiment_is_57_games_3_seeds_2_algorithms_and_states_every_setting():
     path = ROOT / "experiments" / "paper_10cpu.yaml"
-    cells = load_experiment(path, ROOT / "experiments" / "profiles").cells
+    cells = load_experiment(path).cells
     assert len(cells) == 57 * 3 * 2
     assert {cell.profile.name for cell in cells} == {"gpu1-cpu10"}
     for settings in load_mapping(path)["algorithms"].values():

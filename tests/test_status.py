@@ -52,11 +52,10 @@ def test_one_experiment_by_name(results):
         status.cells(results / "empty", "trial")
 
 
-def test_an_experiments_file_adds_what_has_not_run(results, monkeypatch):
-    monkeypatch.chdir(results)
+def test_an_experiments_file_adds_what_has_not_run(results):
     profile = make_spec().profile
-    (results / "experiments" / "profiles").mkdir(parents=True)
-    (results / "experiments" / "profiles" / "one.yaml").write_text(yaml.safe_dump(
+    (results / "profiles").mkdir()
+    (results / "profiles" / "one.yaml").write_text(yaml.safe_dump(
         {"name": "one", "platform": "cpu", "layout": profile.layout, "cpus": 1, "memory_gib": 0.1}
     ))  # fmt: skip
     declared = {
@@ -64,7 +63,7 @@ def test_an_experiments_file_adds_what_has_not_run(results, monkeypatch):
         "algorithms": {"impala": {"algo": "impala"} | SETTINGS},
     }  # fmt: skip
     (results / "trial.yaml").write_text(yaml.safe_dump(declared))
-    found = {cell.seed: cell.state for cell in status.cells(results, "trial.yaml")}
+    found = {cell.seed: cell.state for cell in status.cells(results, str(results / "trial.yaml"))}
     assert found == {1: "complete", 2: "failed", 3: "running", 4: "failed", 9: "pending"}
 
 

@@ -1,0 +1,182 @@
+"""The command line: exit codes, one sentence for each refusal, and a real run from end to end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from cells import ROOT
+
+from runners.cli import main
+from runners.evaluation import summary, write_csv
+from runners.record import read_rows
+
+PROFILE = {"name": "tiny", "platform": "cpu", "layout": "a0-l0,1-d1", "cpus": 1, "memory_gib": 1}
+EXPERIMENT = {
+    "name": "tiny",
+    "question": "Does it run?",
+    "env_ids": ["CartPole-v1"],
+    "seeds": [1],
+    "profiles": ["tiny"],
+    "total_env_steps": 640,
+    "algorithms": {
+        "impala": {
+            "algo": "impala", "protocol": "classic_control", "network": "mlp", "num_envs": 16, "num_actor_groups": 2,
+            "num_shards": 2, "rollout_length": 10, "fingerprint_every_updates": 1,
+        },
+        "ppo": {
+            "algo": "ppo", "protocol": "classic_control", "network": "mlp", "num_envs": 16, "num_actor_groups": 2,
+            "num_shards": 2, "rollout_length": 10, "fingerprint_every_updates": 1,
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def suite(tmp_path, monkeypatch):
+    """A folder like a user's: experiments/, experiments/profiles/; results come here."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments" / "profiles").mkdir(parents=True)
+    write("experiments/profiles/tiny.yaml", PROFILE)
+    write("experiments/tiny.yaml", EXPERIMENT)
+    return tmp_path
+
+
+def write(name, content):
+    with open(name, "w") as file:
+        yaml.safe_dump(content, file, sort_keys=False)
+
+
+def test_run_status_and_a_second_run(suite, capfd):
+    assert main(["run", "experiments/tiny.yaml", "--jobs", "2"]) == 0
+    capfd.readouterr()
+    assert main(["status", "tiny", "--json"]) == 0
+    listed = json.loads(capfd.readouterr().out)
+    assert {(cell["algorithm"], cell["state"], cell["reason"]) for cell in listed} == {
+        ("impala", "complete", ""), ("ppo", "complete", ""),
+    }  # fmt: skip
+    for folder in (suite / "results" / "runs" / "tiny").iterdir():
+        assert read_rows(folder, "metrics")["env_steps"].tolist() == [160, 320, 480, 640]
+        assert len(read_rows(folder, "episodes")) > 10
+        facts = json.loads((folder / "machine.0.json").read_text())
+        assert facts["devices"] == {"platform": "cpu", "kind": "cpu", "count": 2}
+        assert facts["usable_cpus"] == 1
+        assert (folder / "checkpoints" / "policy.msgpack").stat().st_size > 1000
+    assert main(["run", "experiments/tiny.yaml"]) == 0
+    assert capfd.readouterr().out == "2 of 2 runs have a record already: skipped\n"
+
+
+def test_train_then_evaluate(suite, capfd):
+    flags = "--env-id CartPole-v1 --protocol classic_control --network mlp --total-timesteps 640 --local-num-envs 8"
+    assert main(["train", "ppo", *flags.split(), "--num-steps", "10", "--platform", "cpu"]) == 0
+    (policy,) = suite.glob("results/runs/train/*/checkpoints/policy.msgpack")
+    capfd.readouterr()
+    assert main(["evaluate", str(policy), "--episodes", "3", "--output", "episodes.csv"]) == 0
+    assert capfd.readouterr().out.startswith("CartPole-v1: mean return ")
+    assert len((suite / "episodes.csv").read_text().splitlines()) == 4
+    assert main(["evaluate", str(policy), "--episodes", "3", "--output", "episodes.csv"]) == 3  # never overwritten
+
+
+def test_a_run_that_fails_is_told_with_its_log_and_exit_code_1(capfd):
+    wrong = EXPERIMENT["algorithms"]["ppo"] | {"network": "nature_cnn"}  # which wants images
+    write("experiments/tiny.yaml", EXPERIMENT | {"algorithms": {"ppo": wrong}})
+    assert main(["run", "experiments/tiny.yaml"]) == 1
+    message = capfd.readouterr().err
+    assert (
+        "failed: ppo-CartPole-v1-a0-l0,1-d1-tiny-s1: ValueError: network is 'nature_cnn', which is not for" in message
+    )
+    log = message.split("log: ")[1].strip()
+    assert "Traceback" in Path(log).read_text()
+
+
+def test_dry_run_lists_every_cell_and_touches_nothing(suite, capsys):
+    assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[1:] == ["pending", "640", "impala-CartPole-v1-a0-l0,1-d1-tiny-s1"]
+    assert lines[2] == "2 runs, 1,280 env steps"
+    assert not (suite / "results").exists()
+
+
+def test_dry_run_notes_what_would_be_refused(capsys):
+    write("experiments/profiles/tiny.yaml", PROFILE | {"cpus": 4096, "layout": "a0-l0-d2"})
+    assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2
+    assert notes[0].startswith("note: the machine is not profile tiny: 4096 usable CPUs declared, ")
+    assert notes[1] == "note: profile tiny: layout a0-l0-d2 has 2 processes; allowed here: one process (-d1)"
+
+
+def test_only_selects(capsys):
+    assert main(["run", "experiments/tiny.yaml", "--dry-run", "--only", "ppo-*"]) == 0
+    assert "1 runs, 640 env steps" in capsys.readouterr().out
+
+
+REFUSED = [
+    (["run", "experiments/none.yaml"], "experiments/none.yaml: cannot be read (No such file or directory)"),
+    (["run", "experiments/tiny.yaml", "--only", "pong"], "--only pong: no run has such a name"),
+    (["run", "experiments/tiny.yaml", "--jobs", "0"], "--jobs is 0; allowed: 1 or more"),
+    (["run", "experiments/tiny.yaml", "--results", "/proc"], "/proc/runs: cannot be read or written"),
+    (["status", "none"], "no experiment 'none'; allowed: none yet"),
+    (["train", "impala", "--env-id", "Brekout-v5"], "unknown game 'Brekout-v5'; nearest: Breakout-v5"),
+    (["evaluate", "none.msgpack"], "none.msgpack: there is no such file"),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), REFUSED, ids=[" ".join(line) for line, _ in REFUSED])
+def test_a_refusal_is_one_sentence_and_exit_code_3(line, sentence, capsys):
+    assert main(line) == 3
+    message = capsys.readouterr().err
+    assert message.startswith("cleanba: ")
+    assert sentence in message
+    assert message.count("\n") == 1
+
+
+def test_a_machine_that_is_not_the_profile_is_refused(capsys):
+    write("experiments/profiles/tiny.yaml", PROFILE | {"cpus": 4096})
+    assert main(["run", "experiments/tiny.yaml"]) == 3
+    message = capsys.readouterr().err
+    assert "the machine is not profile tiny: 4096 usable CPUs declared, " in message
+    assert "--allow-mismatch" in message
+
+
+def test_a_layout_of_two_processes_is_refused(capsys):
+    write("experiments/profiles/tiny.yaml", PROFILE | {"layout": "a0-l0-d2"})
+    assert main(["run", "experiments/tiny.yaml", "--allow-mismatch"]) == 3
+    assert "layout a0-l0-d2 has 2 processes; allowed here: one process (-d1)" in capsys.readouterr().err
+
+
+def test_status_of_an_experiments_file(capsys):
+    assert main(["status", "experiments/tiny.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "2 pending"
+
+
+def test_doctor_tells_the_machine_and_which_profiles_fit(capsys):
+    write("experiments/profiles/big.yaml", PROFILE | {"name": "big", "cpus": 4096})
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "profile   tiny: fits" in lines
+    assert any(line.startswith("profile   big: 4096 usable CPUs declared, ") for line in lines)
+    assert any(line.startswith("package   jax ") for line in lines)
+
+
+def test_help_lists_the_commands():
+    done = subprocess.run(
+        [sys.executable, "-m", "runners.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for command in ("run", "train", "status", "report", "paper", "evaluate", "doctor"):
+        assert command in done.stdout
+
+
+def test_evaluation_is_summed_up_and_written(tmp_path):
+    assert summary("Pong-v5", [-21.0, -20.0, 1.0]) == (
+        "Pong-v5: mean return -13.3 over 3 episodes (lowest -21.0, highest 1.0)"
+    )
+    write_csv(tmp_path / "x.csv", [{"episode_return": 1.0, "episode_length": 5}])
+    assert (tmp_path / "x.csv").read_text().split() == ["episode_return,episode_length", "1.0,5"]
+    with pytest.raises(FileExistsError):
+        write_csv(tmp_path / "x.csv", [])
