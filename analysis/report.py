@@ -1,0 +1,75 @@
+"""`cleanba report`: tables, figures and one self-contained HTML page about the runs of one or more experiments."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from analysis import curve_figures, curves, report_tables, report_words, tables
+from analysis.records import SYSTEM
+from analysis.report_tables import Table
+from analysis.scores import DEFAULT
+from analysis.summary import Summary, summarise
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def main(
+    experiments: Sequence[str], results: Path = Path("results"), *, table: str = DEFAULT, allow_mixed: bool = False
+) -> Path:
+    """Writes results/{tables,figures}/<experiment>/ and results/reports/<experiment>.html; returns the page's path.
+
+    `experiments` are names, or paths of experiment files. Raises ValueError for what cannot be reported: no complete
+    run, broken rows, or runs of different protocol or budget on one game unless `allow_mixed`.
+    """
+    summary = summarise(Path(results), experiments, table=table, allow_mixed=allow_mixed)
+    name = "+".join(experiment.name for experiment in summary.experiments)
+    made = report_tables.all_tables(summary)
+    for product in made.values():
+        tables.write(
+            product.frame,
+            Path(results) / "tables" / name / product.name,
+            caption=product.caption,
+            notes=product.notes,
+            display=product.display,
+        )
+    summary.curves.to_csv(Path(results) / "tables" / name / "curves.csv", index=False)
+    figures = write_figures(summary, Path(results) / "figures" / name)
+    page = Path(results) / "reports" / f"{name}.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render(summary, name, made, figures), encoding="utf-8")
+    return page
+
+
+def write_figures(summary: Summary, folder: Path) -> dict[str, Path]:
+    """One learning-curve figure per game as PNG and SVG; returns the SVG files by game."""
+    drawn = curves.over_seeds(summary.curves)
+    styles = curve_figures.line_styles(list(summary.runs[SYSTEM].drop_duplicates().itertuples(index=False, name=None)))
+    paths = {}
+    for env_id in summary.runs["env_id"].unique():
+        figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table)
+        _, paths[env_id] = curve_figures.save(figure, folder / f"curves_{env_id}")
+    return paths
+
+
+def render(summary: Summary, name: str, made: dict[str, Table], figures: dict[str, Path]) -> str:
+    """The page's HTML; every text is escaped, every image is inside."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        name=name,
+        questions=[question for question in summary.runs["question"].unique() if question],
+        answer=report_words.answer(summary, made.get("aggregates")),
+        caveats=report_words.caveats(summary),
+        tables=made,
+        figures={env_id: _data_uri(path) for env_id, path in figures.items()},
+        captions=report_words.figure_captions(summary),
+        definitions=report_words.definitions(summary),
+        css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+    )
+
+
+def _data_uri(svg: Path) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.read_bytes()).decode()}"

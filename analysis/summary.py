@@ -1,0 +1,228 @@
+"""All numbers of a report as tidy frames: scores, curves, throughput, divergence, machines, what is missing.
+
+`report` turns them into tables, figures and a page; nothing is written here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis import curves, divergence, records
+from analysis.scores import DEFAULT, TABLES, ScoreTable
+from runners.declarations import load_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What an experiment's file states and its records do not; `path` and `cells` are None where there is no file."""
+
+    name: str
+    path: Path | None = None
+    margin: float | None = None  # within which two learning curves count as equivalent, in HNS
+    cells: pd.DataFrame | None = None  # records.CELL of every declared run, in the order of the file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Games, algorithms and profiles are in the order in which the experiment declares them.
+
+    runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second.
+    curves: KEYS, env_steps (right edge of the bin), episodes, episode_return, hns; one row per run and bin.
+    pairs: one row per algorithm, game and pair of profiles, see `compare_profiles`.
+    machines: what each start of a run measured, one column per fact.
+    left_out, missing: runs that do not count, cells without a record. mixed: differences that were asked for.
+    """
+
+    experiments: list[Declared]
+    table: ScoreTable
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    pairs: pd.DataFrame
+    machines: pd.DataFrame
+    left_out: pd.DataFrame
+    missing: pd.DataFrame
+    mixed: list[str]
+
+
+def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT, allow_mixed: bool = False) -> Summary:
+    """Everything about the complete runs of `experiments`, each a name or the path of an experiment file.
+
+    Raises ValueError where the runs of a game differ in protocol or budget, unless `allow_mixed`, and where none is
+    complete.
+    """
+    declared = [find_declared(experiment) for experiment in experiments]
+    found = records.load(results, [experiment.name for experiment in declared])
+    if found.runs.empty:
+        states = ", ".join(found.left_out["state"].value_counts().index)
+        raise ValueError(f"{results}/runs: no run of {', '.join(experiments)} is complete (they are {states})")
+    mixed = records.differences(found.runs)
+    if mixed and not allow_mixed:
+        raise ValueError(f"{mixed[0]}; allowed: one protocol and one budget per game, or ask for mixed runs")
+    runs = _declared_order(found.runs, declared)
+    runs, run_curves = _read_runs(runs, TABLES[table])
+    return Summary(
+        experiments=declared,
+        table=TABLES[table],
+        runs=runs,
+        curves=run_curves,
+        pairs=compare_profiles(runs, run_curves, _margin(declared)),
+        machines=_machines(runs),
+        left_out=found.left_out,
+        missing=_missing(found, declared),
+        mixed=mixed,
+    )
+
+
+def find_declared(experiment: str) -> Declared:
+    """From the file that `experiment` is the path of, or else from experiments/<name>.yaml where there is one."""
+    is_path = experiment.endswith((".yaml", ".yml"))
+    path = Path(experiment) if is_path else Path("experiments") / f"{experiment}.yaml"
+    if not is_path and not path.exists():
+        return Declared(name=experiment)
+    content = load_mapping(path)
+    levels = [[content["name"]], *(list(content[key]) for key in ("algorithms", "env_ids", "profiles", "seeds"))]
+    cells = pd.MultiIndex.from_product(levels, names=records.CELL).to_frame(index=False)
+    return Declared(name=content["name"], path=path, margin=content.get("margin"), cells=cells)
+
+
+def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
+    """Profile B against profile A of the same algorithm and game, for every pair of profiles.
+
+    Columns: algorithm, env_id, profile_a, profile_b, unit (HNS, or return where a game has none), seeds_a, seeds_b;
+    those of divergence.Divergence and Verdict; floor_median, floor_largest, floor_splits, floor_seeds_per_side;
+    identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a pair), first_update,
+    first_stage.
+    """
+    by_cell = dict(iter(run_curves.groupby(["algorithm", "env_id", "profile"], observed=True)))
+    rows = []
+    for (algorithm, env_id), part in runs.groupby(["algorithm", "env_id"], sort=False, observed=True):
+        prints = _fingerprints(part)
+        for a, b in combinations(part["profile"].unique(), 2):
+            row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
+            row |= _curve_divergence(by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b], margin)
+            row |= _agreement(prints[a], prints[b])
+            rows.append(row | _word_of_identical(row))
+    return pd.DataFrame(rows)
+
+
+def _word_of_identical(row: dict) -> dict:
+    """Equal bits overrule the statistics of the curves, unless the curves say that something else is wrong."""
+    if not row["identical"]:
+        return {}
+    return {"word": "cannot tell (fingerprints equal, episodes differ)" if row["area"] > 0 else "identical"}
+
+
+def _read_runs(runs: pd.DataFrame, table: ScoreTable) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(runs with their results, curves of all runs, each on its game's grid), in one pass over the files."""
+    # One per game, but where mixed budgets were asked for.
+    budgets = {str(env_id): int(part["total_env_steps"].max()) for env_id, part in runs.groupby("env_id")}
+    read = records.map_runs(runs, lambda run: _read_run(run, budgets[run["env_id"]]))
+    runs = pd.concat([runs, pd.DataFrame([result for result, _ in read], index=runs.index)], axis=1)
+    num_bins = {str(env_id): curves.choose_num_bins(part["episodes"]) for env_id, part in runs.groupby("env_id")}
+    parts = [
+        curves.run_curve(binned, budgets[run["env_id"]], num_bins[run["env_id"]]).assign(
+            **{key: run[key] for key in records.KEYS}
+        )
+        for run, (_, binned) in zip(runs.to_dict("records"), read, strict=True)
+    ]
+    runs["hns"] = curves.hns(runs, "final_score", table)
+    run_curves = pd.concat(parts, ignore_index=True)
+    run_curves["hns"] = curves.hns(run_curves, "episode_return", table)
+    return runs, run_curves
+
+
+def _read_run(run: records.Run, budget: int) -> tuple[dict, np.ndarray]:
+    episodes = records.episodes(run)
+    score, final_episodes = records.final_score(episodes, run["planned_env_steps"])
+    result = {
+        "episodes": len(episodes),
+        "final_score": score,
+        "final_episodes": final_episodes,
+        "env_steps_per_second": records.throughput(run),
+    }
+    binned = curves.bin_episodes(episodes["env_steps"].to_numpy(), episodes["episode_return"].to_numpy(), budget)
+    return result, binned
+
+
+def _fingerprints(runs: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
+    """Of the runs of one algorithm on one game, by profile and seed."""
+    columns = ["update", "stage", "shard", "digest"]
+    prints = records.map_runs(runs, lambda run: records.read_rows(run["folder"], "fingerprints", columns))
+    by_profile: dict[str, dict[int, pd.DataFrame]] = {}
+    for profile, seed, rows in zip(runs["profile"], runs["seed"], prints, strict=True):
+        by_profile.setdefault(profile, {})[seed] = rows
+    return by_profile
+
+
+def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
+    """Fingerprints of two run sets, seed by seed; `identical` of all seeds, None where some cannot be compared."""
+    pairs = [divergence.compare_fingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    identical = [pair for pair in pairs if pair.identical]
+    differ = sorted((pair.update, pair.stage) for pair in pairs if pair.update is not None)
+    all_compared = a.keys() == b.keys() and all(pair.updates_compared for pair in pairs)
+    return {
+        "identical": False if differ else True if all_compared else None,
+        "run_pairs": len(pairs),
+        "identical_run_pairs": len(identical),
+        "updates_compared": min((pair.updates_compared for pair in pairs), default=0),
+        "first_update": differ[0][0] if differ else None,
+        "first_stage": differ[0][1] if differ else None,
+    }
+
+
+def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margin: float | None) -> dict:
+    has_hns = a["hns"].notna().any() or b["hns"].notna().any()
+    value, unit = ("hns", "HNS") if has_hns else ("episode_return", "return")
+    env_steps, values_a = curves.matrix(a, value)
+    _, values_b = curves.matrix(b, value)
+    found = divergence.divergence(values_a, values_b, env_steps)
+    floor = divergence.noise_floor([values_a, values_b], env_steps)
+    verdict = divergence.verdict(values_a, values_b, found.area, margin if has_hns else None)
+    sizes = {"unit": unit, "seeds_a": len(values_a), "seeds_b": len(values_b)}
+    return sizes | asdict(found) | {f"floor_{key}": value for key, value in asdict(floor).items()} | asdict(verdict)
+
+
+def _declared_order(runs: pd.DataFrame, declared: Sequence[Declared]) -> pd.DataFrame:
+    """Sorted as the files list algorithms, games and profiles; by name where there is no file."""
+    cells = _declared_cells(declared)
+    ranks = {key: {value: rank for rank, value in enumerate(cells[key].unique())} for key in records.CELL[:4]}
+
+    def rank(column: pd.Series) -> pd.Series:
+        known = ranks.get(str(column.name), {})
+        return column.map(lambda value: (known.get(value, len(known)), value))
+
+    return runs.sort_values(["experiment", "algorithm", "env_id", "profile", "seed"], key=rank, ignore_index=True)
+
+
+def _declared_cells(declared: Sequence[Declared]) -> pd.DataFrame:
+    frames = [experiment.cells for experiment in declared if experiment.cells is not None]
+    cells = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=records.CELL)
+    return records.label_algorithms(cells) if len(declared) > 1 else cells
+
+
+def _missing(found: records.Records, declared: Sequence[Declared]) -> pd.DataFrame:
+    """Cells without a record: of the declared ones, and of those that an experiment without a file seems to vary."""
+    recorded = pd.concat([found.runs[records.CELL], found.left_out[records.CELL]], ignore_index=True)
+    without_file = [experiment.name for experiment in declared if experiment.cells is None]
+    implied = records.product_of_levels(recorded[recorded["experiment"].isin(without_file)])
+    expected = pd.concat([_declared_cells(declared), implied], ignore_index=True)
+    known = pd.MultiIndex.from_frame(recorded)
+    return expected[~pd.MultiIndex.from_frame(expected).isin(known)].reset_index(drop=True)
+
+
+def _machines(runs: pd.DataFrame) -> pd.DataFrame:
+    """One row per start of a run: KEYS and the measured facts, nested ones under `outer.inner`."""
+    starts = [(run, facts) for run in runs.to_dict("records") for facts in records.machines(run)]
+    facts = pd.json_normalize([facts for _, facts in starts])
+    keys = pd.DataFrame([{key: run[key] for key in records.KEYS} for run, _ in starts])
+    return pd.concat([keys, facts], axis=1)
+
+
+def _margin(declared: Sequence[Declared]) -> float | None:
+    """The experiments' margin, if they agree on one."""
+    margins = {experiment.margin for experiment in declared}
+    return margins.pop() if len(margins) == 1 else None
