@@ -96,28 +96,37 @@ def status(experiment: Positional[str | None] = None, /, *, json: bool = False, 
 
 
 @app.command
-def report(experiments: Positional[list[str]], /, *, results: Path = RESULTS) -> int:
+def report(
+    experiments: Positional[list[str]], /, *, score_table: str | None = None, allow_mixed: bool = False,
+    results: Path = RESULTS,
+) -> int:  # fmt: skip
     """Tables, figures and one self-contained HTML page of one or more experiments.
 
     Args:
         experiments: Names of experiments with records.
+        score_table: Table of random and human scores that returns are normalised with.
+        allow_mixed: Compare runs of different protocols or budgets, and say so on the page.
         results: Folder of the records and of the products.
     """
-    from analysis import report
+    from analysis import report, scores
 
-    return report.main(experiments, results) or 0
+    print(report.main(experiments, results, table=score_table or scores.DEFAULT, allow_mixed=allow_mixed))
+    return 0
 
 
 @app.command
-def paper(*, output: Path = RESULTS / "paper") -> int:
+def paper(*, score_table: str | None = None, output: Path = RESULTS) -> int:
     """Every table and claim of the paper from its published figures.
 
     Args:
+        score_table: Table of random and human scores that returns are normalised with.
         output: Folder of the products.
     """
-    from analysis import paper
+    from analysis import paper, scores
 
-    return paper.main(output) or 0
+    for path in paper.main(output, score_table or scores.DEFAULT):
+        print(path)
+    return 0
 
 
 @app.command

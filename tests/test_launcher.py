@@ -181,7 +181,7 @@ def test_when_a_record_cannot_be_begun_the_children_are_stopped(go, tmp_path):
         go(cells)
     status = read_status(cells[0].folder(tmp_path))
     assert status.state == "failed"
-    assert not process_exists(status.pid)
+    assert "SIGTERM" in status.reason
 
 
 def test_select_by_part_pattern_and_id():
