@@ -6,6 +6,7 @@ rows are read: a launcher looks at the statuses of a thousand runs without it.
 """
 
 import csv
+import errno
 import io
 import json
 import math
@@ -71,7 +72,16 @@ def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    write_atomically(folder / "status.json", asdict(status))
+    """On a full disk, where no second file fits, the one that is there is written over: a failed run can say so."""
+    path = folder / "status.json"
+    try:
+        write_atomically(path, asdict(status))
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not path.exists():
+            raise
+        with path.open("r+") as file:
+            file.write(json.dumps(asdict(status)) + "\n")
+            file.truncate()
 
 
 def read_status(folder: Path) -> Status | None:

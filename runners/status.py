@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
 from runners.record import Status, read_spec, read_status
 from runners.spec import RunSpec, load_experiment
@@ -52,21 +51,10 @@ def show(found: list[Cell], console: Console) -> None:
     counts = Counter(cell.state for cell in found)
     console.print(", ".join(f"{counts[state]} {state}" for state in SHOWN if counts[state]) or "no runs yet")
     left = [cell for state in SHOWN if state != "complete" for cell in found if cell.state == state]
-    if not left:
-        return
-    table = Table("run", "experiment", "algorithm", "game", "profile", "seed", "state", "reason", box=None)
     for cell in left:
-        table.add_row(
-            cell.run_id,
-            cell.experiment,
-            cell.algorithm,
-            cell.env_id,
-            cell.profile,
-            str(cell.seed),
-            cell.state,
-            cell.reason,
-        )
-    console.print(table, markup=False)
+        where = f"{cell.experiment} {cell.algorithm} {cell.env_id} {cell.profile} s{cell.seed}"
+        reason = f": {cell.reason}" if cell.reason else ""
+        console.print(f"{cell.state:8} {cell.run_id} {where}{reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def as_json(found: list[Cell]) -> str:

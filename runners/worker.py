@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,8 @@ def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, me
             raise RuntimeError(f"training ended after {writer.status.env_steps} of {spec.planned_env_steps} env steps")
         writer.close("invalid" if wrong else "complete", "; ".join(wrong))
     except BaseException as error:  # whatever ended the run, its record must say so
-        traceback.print_exc()
+        with suppress(OSError):  # the log may be on the disk that is full
+            traceback.print_exc()
         writer.close("failed", f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         mirror.finish(1)
         return 1

@@ -191,6 +191,20 @@ def test_a_full_disk_is_an_error_and_keeps_what_was_written(folder):
     assert read_rows(folder, "metrics")["update"].tolist() == [1]
 
 
+def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = write_segment(folder, 0, [1])
+    monkeypatch.setattr(record, "write_atomically", full)
+    writer.close("failed", "OSError: [Errno 28] No space left on device")
+    status = read_status(folder)
+    assert (status.state, status.env_steps) == ("failed", 20)
+    (folder / "status.json").unlink()
+    with pytest.raises(OSError, match="No space left"):
+        record.write_status(folder, status)
+
+
 def test_status_tells_segment_env_steps_and_reason(folder):
     assert read_status(folder).state == "running"  # prepared
     writer = write_segment(folder, 3, [1, 2])
