@@ -142,6 +142,8 @@ def _on_grid(run: str, rows: pd.DataFrame, column: str, value: str, grid: np.nda
 
 
 def _refuse_different_axes(curves: Sequence[Curves]) -> None:
+    if not curves:
+        raise ValueError("no curves were given; at least one system's are needed")
     first = curves[0]
     if first.unit != "hns" and len(first.scores) > 1:
         raise ValueError(f"{first.system}: an aggregate over games needs human-normalised scores; found {first.unit}")

@@ -1,6 +1,6 @@
 """Score matrices with named axes: one system's score per game and seed, checked when they are stated."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,8 +126,10 @@ def from_array(
     return ScoreMatrix(system, scores, {env_id: tuple(runs) for env_id in games}, unit, allow_large)
 
 
-def same_games(matrices: Iterable[ScoreMatrix]) -> None:
+def same_games(matrices: Sequence[ScoreMatrix]) -> None:
     """Raise ValueError unless all have the same games and the same unit, and different names."""
+    if not matrices:
+        raise ValueError("no score matrix was given; at least one is needed")
     first, *others = matrices
     names = [first.system] + [other.system for other in others]
     if len(set(names)) != len(names):

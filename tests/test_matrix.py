@@ -104,6 +104,8 @@ def test_systems_that_do_not_match_are_refused():
         same_games([one, ScoreMatrix("b", dict(one.scores), unit="raw")])
     with pytest.raises(ValueError, match="a name occurs twice"):
         same_games([one, one])
+    with pytest.raises(ValueError, match="at least one"):
+        same_games([])
 
 
 @pytest.mark.parametrize("scores", [{}, {"Pong-v5": []}, {"Pong-v5": [[1.0, 2.0]]}, {"Pong-v5": 1.0}])
