@@ -95,6 +95,8 @@ class Actors:
         last_used = policy_version(self._config.schedule, self._config.num_updates)
         if version > last_used:
             return
+        # Ready before it is handed over: an actor's program that waits for the learner's would hold a device thread.
+        params = jax.block_until_ready(params)
         on_device = {device: jax.device_put(params, device) for device in {w.device for w in self._workers}}
         for worker in self._workers:
             self._unless_failed(lambda w=worker: w.params.put((version, on_device[w.device])))

@@ -43,7 +43,7 @@ class Fingerprints:
         self._config = config
         self._learners = learners
         self._of_shard = learners.shard_program(lambda _, own: digest(own))
-        self._of_whole = learners.replicated_program(digest)
+        self._of_whole = jax.jit(digest)
         self._active = False
         self._stages: dict[tuple[str, bool], list[jax.Array]] = {}
 
@@ -76,7 +76,7 @@ class Fingerprints:
         """The recorder's rows of this update."""
         rows = []
         for (stage, whole), parts in self._stages.items():
-            lanes = np.stack([np.asarray(self._learners.local(part)).reshape(-1, 2) for part in parts])
+            lanes = np.stack([np.asarray(part).reshape(-1, 2) for part in parts])
             for shard, chained in enumerate(_chain_all(lanes)):
                 rows.append(
                     {

@@ -32,15 +32,15 @@ def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_t
         # torch's form: optax's default puts eps inside the root (FINDINGS C11)
         optax.scale_by_rms(config.rmsprop_decay, config.rmsprop_eps, eps_in_sqrt=False),
     )
-    apply = learners.replicated_program(training.make_apply(optimizer, params))
+    apply = jax.jit(training.make_apply(optimizer, params))
     gradient = learners.shard_program(partial(shard_gradient, config, network))
-    state = learners.replicate(training.State(params, optimizer.init(params)))
+    state = jax.device_put(training.State(params, optimizer.init(params)), learners.lead)
     fingerprints = Fingerprints(config, learners)
     rows = training.Rows(config, recorder, started)
     policy = training.make_policy(network)
 
     with Actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
-        actors.publish(learners.local(state.params), version=0)
+        actors.publish(state.params, version=0)
         for update in range(1, config.num_updates + 1):
             waiting = time.perf_counter()
             rollouts = actors.collect(update)
@@ -49,21 +49,21 @@ def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_t
             parts = [learners.put(part) for part in envs_in_parts(config, rollouts.batch)]
             metrics = []
             for step in training.accumulated(parts, config.gradient_accumulation_steps):
-                sums = []
+                sums, params = [], learners.replicate(state.params)
                 for part in step:
                     fingerprints.rollout(part)
-                    slots, targets = zip(*(gradient(state.params, slot) for slot in part), strict=True)
+                    slots, targets = zip(*(gradient(params, slot) for slot in part), strict=True)
                     fingerprints.shards("targets", targets)
                     sums.append(training.sum_over_shards(learners, fingerprints, slots))
                 state, step_metrics = apply(state, sums, 1.0, training.learning_rate(config, update))
                 metrics.append(step_metrics)
             fingerprints.whole("optimizer_state", state.optimizer_state)
             fingerprints.whole("parameters", state.params)
-            actors.publish(learners.local(state.params), version=update)
+            actors.publish(state.params, version=update)
             learned = training.mean_over_steps(metrics)
             seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
             rows.update(update, rollouts, learned, fingerprints, seconds)
-    return learners.local(state.params)
+    return state.params
 
 
 def envs_in_parts(config: ImpalaConfig, batch: Batch) -> list[Batch]:

@@ -31,18 +31,18 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.scale_by_adam(eps=config.adam_eps),
     )
-    apply = learners.replicated_program(training.make_apply(optimizer, params))
+    apply = jax.jit(training.make_apply(optimizer, params))
     targets = learners.shard_program(partial(shard_targets, config, network))
     shuffle = learners.shard_program(partial(shard_shuffle, config))
-    statistics_of = learners.replicated_program(partial(minibatch_statistics, config))
+    statistics_of = jax.jit(partial(minibatch_statistics, config))
     gradient = learners.shard_program(partial(shard_gradient, config, network))
-    state = learners.replicate(training.State(params, optimizer.init(params)))
+    state = jax.device_put(training.State(params, optimizer.init(params)), learners.lead)
     fingerprints = Fingerprints(config, learners)
     rows = training.Rows(config, recorder, started)
     policy = training.make_policy(network)
 
     with Actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
-        actors.publish(learners.local(state.params), version=0)
+        actors.publish(state.params, version=0)
         for update in range(1, config.num_updates + 1):
             waiting = time.perf_counter()
             rollouts = actors.collect(update)
@@ -50,18 +50,20 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
             fingerprints.begin(update)
             batch = learners.put(rollouts.batch)
             fingerprints.rollout(batch)
-            own = [targets(state.params, slot) for slot in batch]
+            params = learners.replicate(state.params)
+            own = [targets(params, slot) for slot in batch]
             fingerprints.shards("targets", own)
             key = learners.replicate(streams.key(config.seed, streams.Role.MINIBATCHES, update))
-            orders = [shuffle(key, numbers) for numbers in learners.put(learners.local_shards)]
+            orders = [shuffle(key, numbers) for numbers in learners.put(learners.shards)]
             everyone = learners.gather([(slot.valid, o.advantages, order) for slot, o, order in zip(batch, own, orders)])
             statistics = statistics_of(*everyone)
             fingerprints.whole("minibatches", statistics)
+            statistics_everywhere = learners.replicate(statistics)
             metrics = []
             for minibatch in range(config.num_epochs * config.num_minibatches):
-                sums = []
+                sums, params = [], learners.replicate(state.params)
                 for part in range(config.gradient_accumulation_steps):
-                    same = (state.params, statistics, minibatch, part)
+                    same = (params, statistics_everywhere, minibatch, part)
                     slots = [gradient(same, shard) for shard in zip(batch, own, orders)]
                     sums.append(training.sum_over_shards(learners, fingerprints, slots))
                 weight = statistics.weight[minibatch]
@@ -69,11 +71,11 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
                 metrics.append(step_metrics)
             fingerprints.whole("optimizer_state", state.optimizer_state)
             fingerprints.whole("parameters", state.params)
-            actors.publish(learners.local(state.params), version=update)
+            actors.publish(state.params, version=update)
             learned = training.mean_over_steps(metrics)
             seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
             rows.update(update, rollouts, learned, fingerprints, seconds)
-    return learners.local(state.params)
+    return state.params
 
 
 class Targets(NamedTuple):
