@@ -19,7 +19,6 @@ from analysis import kernels, statistics
 from analysis.matrix import ScoreMatrix, same_games
 
 _CHUNK_CELLS = 2**18  # weights held by a thread at a time: 2 MiB
-_CHUNK_POINTS = 128  # points of a curve resampled at a time: 50 MB of replicates at 50,000 repetitions
 
 Draw = Callable[[int, np.ndarray], object]  # (first repetition, weights [B, N, L] to fill)
 Evaluate = Callable[[np.ndarray], np.ndarray]  # weights [B, N, L] -> statistic [P, B, L]
