@@ -20,7 +20,7 @@ from runners import launcher
 from runners.launcher import cpu_sets, launch, select, unfinished
 from runners.options import BUSY, Options
 from runners.progress import LiveDisplay, PlainDisplay, describe
-from runners.record import prepare, read_rows, read_status, write_status
+from runners.record import last_metrics, prepare, read_rows, read_status, write_status
 from runners.worker import run_cell, set_environment
 
 
@@ -95,7 +95,7 @@ def test_cpu_sets():
 def test_ctrl_c_stops_the_children_and_marks_them(go, tmp_path):
     cells = [make_spec(seed=fake_worker.HANGS), make_spec(seed=fake_worker.GOOD, experiment="later")]
     folder = cells[0].folder(tmp_path)
-    threading.Thread(target=interrupt_when, args=[lambda: len(read_rows(folder, "metrics")) == 3]).start()
+    threading.Thread(target=interrupt_when, args=[lambda: reached_update_3(folder)]).start()
     started = time.monotonic()
     outcomes, _ = go(cells, jobs=1)
     assert time.monotonic() - started < 10
@@ -105,6 +105,10 @@ def test_ctrl_c_stops_the_children_and_marks_them(go, tmp_path):
     assert read_status(folder).reason == "Stopped: by SIGTERM"
     assert not process_exists(read_status(folder).pid)
     assert len(read_rows(folder, "metrics")) == 3
+
+
+def reached_update_3(folder):
+    return (last_metrics(folder) or {}).get("update") == 3
 
 
 def interrupt_when(condition):
@@ -126,9 +130,7 @@ def test_a_child_that_does_not_stop_is_killed_and_marked(go, tmp_path, monkeypat
     monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(launcher.subprocess.Popen, "terminate", lambda self: None)  # a worker deaf to SIGTERM
     cell = make_spec(seed=fake_worker.HANGS)
-    threading.Thread(
-        target=interrupt_when, args=[lambda: len(read_rows(cell.folder(tmp_path), "metrics")) == 3]
-    ).start()
+    threading.Thread(target=interrupt_when, args=[lambda: reached_update_3(cell.folder(tmp_path))]).start()
     outcomes, _ = go([cell], jobs=1)
     assert outcomes[cell.seed].reason == "the worker was ended by SIGKILL"
     status = read_status(cell.folder(tmp_path))
