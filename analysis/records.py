@@ -22,7 +22,6 @@ KEYS = ["experiment", "algorithm", "env_id", "profile", "seed", "run_id"]
 SYSTEM = ["algorithm", "profile"]
 CELL = ["experiment", "algorithm", "env_id", "profile", "seed"]
 SETTINGS = ["schedule", "network", "protocol", "total_env_steps"]  # those that every algorithm has and a page names
-FINAL_SHARE = 0.1  # DESIGN: the final score looks at the last 10 % of the env-step budget
 FINAL_SCORE = "mean raw return of the episodes that ended in the last 10 % of the run's planned env steps, per seed"
 
 
@@ -90,7 +89,7 @@ def final_score(episodes: pd.DataFrame, planned_env_steps: int) -> tuple[float, 
 
     A run that stopped early has no episodes there, hence no final score.
     """
-    last = episodes["episode_return"][episodes["env_steps"] > (1 - FINAL_SHARE) * planned_env_steps]
+    last = episodes["episode_return"][10 * episodes["env_steps"] > 9 * planned_env_steps]
     return (float(last.mean()) if len(last) else np.nan, len(last))
 
 
@@ -196,5 +195,5 @@ def _finite(values: pd.Series, *, where: str) -> pd.Series:
     finite = np.isfinite(numbers.to_numpy())
     if not finite.all():
         row = int(finite.argmin())
-        raise ValueError(f"{where}: row {row + 1} is {values.iloc[row]!r}; allowed: a finite number")
+        raise ValueError(f"{where}: row {row + 1} is {values.tolist()[row]!r}; allowed: a finite number")
     return numbers

@@ -31,8 +31,8 @@ def definitions(summary: Summary) -> list[tuple[str, str]]:
             "learning curve",
             "mean raw return of the episodes that ended in each bin of env steps, drawn at the bin's right edge, no "
             f"smoothing. Bin width: {_widths(summary)} env steps; the finest of {GRIDS} "
-            f"bins with {curves.EPISODES_PER_BIN} episodes a bin in the game's run with the fewest, or else the coarsest. "
-            "A bin without episodes is a gap.",
+            f"bins with {curves.EPISODES_PER_BIN} episodes a bin in the game's run with the fewest, or else the "
+            "coarsest. A bin without episodes is a gap.",
         ),
         ("line and band", f"mean over seeds, every seed weighing the same; the band reaches {curves.BAND}."),
         (
