@@ -121,7 +121,7 @@ def _pair(claim: dict, evidence: pd.DataFrame, column: str) -> tuple[np.ndarray,
 def _against_number(value: float, claim: dict) -> tuple[str, str]:
     off = value - claim["value"]
     verdict = HOLDS if abs(off) <= claim["step"] / 2 else CONTRADICTED
-    return verdict, f"off by {off:+.2f}; {claim['step'] / 2:g} allowed by rounding"
+    return verdict, f"off by {off:+.2g}; {claim['step'] / 2:g} allowed by rounding"
 
 
 def _by_side(low: float, high: float) -> str:

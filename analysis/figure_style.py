@@ -20,7 +20,7 @@ PNG_DPI = 200  # legible when a 7 inch figure is printed across an A4 page
 PAGE_WIDTH = 7.0  # inches: text width of a page
 TEXT_POINTS = 8.0
 CAPTION_POINTS = 6.5
-CHARACTERS_PER_INCH = 21.5  # of DejaVu Sans at CAPTION_POINTS, a little below the mean
+CHARACTERS_PER_INCH = 19.5  # of DejaVu Sans at CAPTION_POINTS, a little below the mean
 
 _PALETTE = sns.color_palette("colorblind", 10)
 # Strongest contrasts first; the palette's grey and yellow, weak on white, come late.
@@ -86,11 +86,20 @@ def system_rows(axis: Axes, look: Mapping[str, Style]) -> None:
     axis.set_ylim(len(look) - 0.5, -0.5)
 
 
-def legend(figure: Figure, axis: Axes, look: Mapping[str, Style]) -> None:
-    """Above the axes, in the order of the systems, in as many columns as the longest name allows."""
-    by_name = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+def legend_columns(look: Mapping[str, Style]) -> int:
+    """As many as the longest name allows."""
     widest = max(len(name) for name in look)
-    columns = max(1, min(len(look), int(PAGE_WIDTH * 14 / (widest + 6))))
+    return max(1, min(len(look), int(PAGE_WIDTH * 14 / (widest + 8))))
+
+
+def legend_inches(look: Mapping[str, Style]) -> float:
+    """Height that `legend` takes."""
+    return 0.17 * -(-len(look) // legend_columns(look))
+
+
+def legend(figure: Figure, axis: Axes, look: Mapping[str, Style]) -> None:
+    """Above the axes, in the order of the systems."""
+    by_name = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
     names = [name for name in look if name in by_name]
-    place = {"loc": "outside upper center", "ncols": columns, "frameon": False, "handlelength": 3.2}
+    place = {"loc": "outside upper center", "ncols": legend_columns(look), "frameon": False, "handlelength": 3.2}
     figure.legend([by_name[name] for name in names], names, **place)

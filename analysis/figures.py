@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from analysis.figure_style import TEXT_POINTS, Style, grid, legend, styles, system_rows, theme
+from analysis.figure_style import TEXT_POINTS, Style, grid, legend, legend_inches, styles, system_rows, theme
 
 
 def aggregate_intervals(frame: pd.DataFrame, *, caption: str, labels: Mapping[str, str] | None = None) -> Figure:
@@ -34,7 +34,7 @@ def performance_profiles(frame: pd.DataFrame, *, caption: str, of: str = "runs")
     """`fraction` of runs (or games: `of`) with an HNS above `threshold`, a fraction, per system."""
     look = _look(frame)
     with theme():
-        figure, (axis,) = grid(1, 1, height=3.4, caption=caption)
+        figure, (axis,) = grid(1, 1, height=3.0 + legend_inches(look), caption=caption)
         for system, rows in _groups(frame, look):
             _curve(axis, rows.rename(columns={"fraction": "value"}), "threshold", look[system], system)
         axis.set(xlabel="threshold τ (HNS, 1 = human)", ylabel=f"fraction of {of} with HNS > τ", ylim=(0, 1.02))
@@ -48,7 +48,7 @@ def efficiency(frame: pd.DataFrame, *, x: str, label: str, caption: str) -> Figu
     look = _look(frame)
     scale, unit = _unit(x, float(frame[x].max()))
     with theme():
-        figure, (axis,) = grid(1, 1, height=3.4, caption=caption)
+        figure, (axis,) = grid(1, 1, height=3.0 + legend_inches(look), caption=caption)
         for system, rows in _groups(frame.assign(**{x: frame[x] / scale}), look):
             _curve(axis, rows, x, look[system], system)
         axis.set(xlabel=unit, ylabel=label)
@@ -64,7 +64,7 @@ def game_grid(frame: pd.DataFrame, *, x: str, label: str, caption: str) -> Figur
     columns = min(len(games), 6 if len(games) > 12 else 4)
     rows_of_panels = -(-len(games) // columns)
     with theme(TEXT_POINTS - 2):
-        height = 0.8 + 1.02 * rows_of_panels
+        height = 0.6 + legend_inches(look) + 1.02 * rows_of_panels
         figure, axes = grid(rows_of_panels, columns, height=height, caption=caption, sharex=True)
         for axis, game in zip(axes, games):
             panel = frame.loc[frame["env_id"] == game]
@@ -88,7 +88,9 @@ def game_dots(frame: pd.DataFrame, *, caption: str, label: str = "HNS (1 = human
     best = frame.groupby("env_id")["value"].max().to_dict()
     games = sorted(best, key=lambda game: best[game])
     with theme(TEXT_POINTS - 1):
-        figure, (axis,) = grid(1, 1, height=1.3 + (0.12 + 0.008 * len(look)) * len(games), caption=caption)
+        figure, (axis,) = grid(
+            1, 1, height=0.9 + legend_inches(look) + (0.12 + 0.008 * len(look)) * len(games), caption=caption
+        )
         for i, (system, rows) in enumerate(_groups(frame, look)):
             heights = np.array([games.index(game) for game in rows["env_id"]]) + _offset(i, len(look))
             axis.errorbar(
@@ -119,12 +121,13 @@ def improvement_probability(frame: pd.DataFrame, *, caption: str) -> Figure:
 
 
 def speedups(frame: pd.DataFrame, *, caption: str) -> Figure:
-    """Bars of `speedup` (times) per system, one panel per `reference`, with the number written at each bar's end."""
+    """Bars of `speedup` (times; NaN: no bar) per system, a panel per `reference`, the number written at each end."""
     look, references = _look(frame), list(dict.fromkeys(frame["reference"]))
     with theme():
         figure, axes = grid(1, len(references), height=0.9 + 0.28 * len(look), caption=caption, sharey=True)
         for axis, reference in zip(axes, references, strict=True):
-            for system, row in _rows(frame.loc[frame["reference"] == reference], look):
+            panel = frame.loc[(frame["reference"] == reference) & frame["speedup"].notna()]
+            for system, row in _rows(panel, look):
                 _bar(axis, row, list(look).index(system), look[system])
             axis.axvline(1.0, color="black", linewidth=0.8)
             axis.set_xlabel(f"times faster than {reference}")

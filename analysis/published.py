@@ -69,7 +69,13 @@ def evidence(table: ScoreTable, folder: Path = PUBLISHED) -> pd.DataFrame:
 
 def contradictions(returns: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
     """Where the published tables disagree with each other or with what they declare. Columns: CONTRADICTION_COLUMNS."""
-    found = [*_two_values(returns), *_near_labels(returns), *_missing_games(returns, tables), *_zero_std(returns)]
+    found = [
+        *_two_values(returns),
+        *_two_labels(returns),
+        *_near_labels(returns),
+        *_missing_games(returns, tables),
+        *_zero_std(returns),
+    ]
     return pd.DataFrame(found).reindex(columns=CONTRADICTION_COLUMNS)
 
 
@@ -91,12 +97,28 @@ def _two_values(returns: pd.DataFrame) -> Iterator[dict]:
     """The same system, hardware and game with different figures in two tables."""
     figures = ["mean_return", "std_return", "runtime_minutes"]
     key = ["system", "hardware", "env_id"]
-    for _, rows in returns.groupby(key, sort=False):
-        distinct = rows.drop_duplicates(figures).to_dict("records")
-        if len(distinct) > 1:
-            values = [f"{row['table']}: {row['mean_return']:.2f} ± {row['std_return']:.2f}" for row in distinct]
-            tables = ", ".join(row["table"] for row in distinct)
-            yield _finding("two values", {**distinct[0], "table": tables}, "; ".join(values))
+    different = returns.drop_duplicates([*key, *figures])
+    for _, rows in different.loc[different.duplicated(key, keep=False)].groupby(key, sort=False):
+        distinct = rows.to_dict("records")
+        values = [f"{row['table']}: {row['mean_return']:.2f} ± {row['std_return']:.2f}" for row in distinct]
+        tables = ", ".join(row["table"] for row in distinct)
+        yield _finding("two values", {**distinct[0], "table": tables}, "; ".join(values))
+
+
+def _two_labels(returns: pd.DataFrame) -> Iterator[dict]:
+    """Two labels on one hardware whose figures are the same in every game of a table."""
+    named: dict[tuple, dict] = {}
+    for table, system, hardware in returns[["table", "system", "hardware"]].drop_duplicates().to_numpy():
+        rows = select(returns, table, system, hardware)
+        figures = (hardware, *rows["mean_return"], *rows["std_return"])
+        first = named.setdefault(figures, {"table": table, "system": system, "hardware": hardware})
+        if first["system"] != system:
+            row = {
+                "table": f"{first['table']}, {table}",
+                "system": f"{first['system']} / {system}",
+                "hardware": hardware,
+            }
+            yield _finding("two labels", row, f"the same figures in {len(rows)} of {len(rows)} games")
 
 
 def _near_labels(returns: pd.DataFrame) -> Iterator[dict]:

@@ -113,6 +113,15 @@ def read_table(path: Path, *, name: str | None = None, version: str = "user") ->
     return _table(rows, name=name or path.stem, version=version, where=str(path))
 
 
+def resolve(table: str) -> ScoreTable:
+    """A named table, or a user's own by the path of its CSV. Raises ValueError when it is neither."""
+    if table in TABLES:
+        return TABLES[table]
+    if not Path(table).is_file():
+        raise ValueError(f"unknown score table {table!r}; allowed: {', '.join(TABLES)} or the path of a CSV file")
+    return read_table(Path(table))
+
+
 def _table(rows: Iterable[Mapping[str, str]], *, name: str, version: str, where: str) -> ScoreTable:
     scores: dict[str, tuple[float, float]] = {}
     for row in rows:

@@ -1,11 +1,14 @@
 """A frame as CSV (full precision, for machines), Markdown and LaTeX with booktabs (rounded, for readers)."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 MISSING = "–"
+NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?( ?%)?( ± [\d.,]+| \[.*\])?")
+SENTENCE = 40  # characters above which a LaTeX column is set as a paragraph
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -53,28 +56,24 @@ def markdown(frame: pd.DataFrame, *, caption: str = "", notes: Sequence[str] = (
 
 
 def latex(frame: pd.DataFrame, *, caption: str, notes: Sequence[str] = (), label: str) -> str:
-    """A floating table for a document that loads booktabs; the notes follow the rules in small print."""
-    columns = "".join("r" if numeric else "l" for numeric in _numeric(frame))
-    header, *rows = (_latex_row(row) for row in ([str(name) for name in frame.columns], *_cells(frame)))
-    small_print = [rf"\par\smallskip {latex_escape(note)}" for note in notes]
-    return f"""\
-\\begin{{table}}
-\\centering\\footnotesize
-\\caption{{{latex_escape(caption)}}}
-\\label{{tab:{label.replace("_", "-")}}}
-\\begin{{tabular}}{{{columns}}}
-\\toprule
-{header}
-\\midrule
-{chr(10).join(rows)}
-\\bottomrule
-\\end{{tabular}}
-{chr(10).join([*small_print, chr(92) + "end{table}"])}
-"""
+    """A floating table, shrunk to the line where it is wider, notes below; the document loads booktabs and graphicx."""
+    body = [[str(name) for name in frame.columns], *_cells(frame)]
+    header, *rows = (" & ".join(map(latex_escape, row)) + r" \\" for row in body)
+    lines = [
+        r"\begin{table}", r"\centering\footnotesize", rf"\caption{{{latex_escape(caption)}}}",
+        rf"\label{{tab:{label.replace('_', '-')}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{_column_types(frame)}}}", r"\toprule", header, r"\midrule", *rows, r"\bottomrule",
+        r"\end{tabular}}", *(rf"\par\smallskip {latex_escape(note)}" for note in notes), r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(map(latex_escape, cells)) + r" \\"
+def _column_types(frame: pd.DataFrame) -> str:
+    """Numbers to the right, texts to the left, sentences as paragraphs of a quarter of the line."""
+    longest = [max(map(len, column), default=0) for column in zip(*_cells(frame))]
+    kinds = [r"p{0.25\linewidth}" if length > SENTENCE else "l" for length in longest]
+    return "".join("r" if numeric else kind for numeric, kind in zip(_numeric(frame), kinds, strict=True))
 
 
 def latex_escape(text: str) -> str:
@@ -104,5 +103,5 @@ def _cell(value) -> str:
 
 
 def _numeric(frame: pd.DataFrame) -> list[bool]:
-    """Right-aligned columns: numbers, and texts that all begin like one."""
-    return [all(cell == MISSING or cell[:1] in "+-−0123456789" for cell in column) for column in zip(*_cells(frame))]
+    """Which columns hold numbers alone, with ± or brackets or not, and are set to the right."""
+    return [all(cell == MISSING or NUMBER.fullmatch(cell) for cell in column) for column in zip(*_cells(frame))]

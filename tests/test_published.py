@@ -47,6 +47,11 @@ def test_one_label_has_two_values():
     assert row["detail"] == "base: 2696.91 ± 471.97; across_hardware: 1635.26 ± 1114.24"
 
 
+def test_one_system_has_two_labels():
+    assert set(of_kind("two labels")["system"]) == {"Moolib IMPALA / Moolib (Resnet CNN)"}
+    assert list(of_kind("two labels")["hardware"]) == ["1 A100, 10 CPU", "8 A100, 80 CPU"]
+
+
 def test_labels_that_differ_in_case_alone_differ_in_every_game():
     (row,) = of_kind("labels differ in case").to_dict("records")
     assert row["system"] == "Cleanba PPO (Sync) / Cleanba PPO (sync)"

@@ -98,6 +98,12 @@ def rows(table: dict[str, tuple[float, float]]) -> list[str]:
 def test_a_users_table_round_trips(tmp_path):
     table = read_table(write(tmp_path / "mine.csv", rows(dict(ZOO.scores))))
     assert (table.name, table.hash) == ("mine", ZOO.hash)
+    assert scores.resolve(str(tmp_path / "mine.csv")).hash == ZOO.hash
+    assert scores.resolve("atari57_dqn_zoo") is ZOO
+    with pytest.raises(
+        ValueError, match="unknown score table 'atari'; allowed: atari57_dqn_zoo, atari57_pinball_zero or"
+    ):
+        scores.resolve("atari")
 
 
 def test_a_users_table_is_refused_with_its_file_named(tmp_path):

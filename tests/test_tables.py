@@ -26,8 +26,9 @@ def test_latex_is_booktabs_and_escaped():
     text = tables.latex(FRAME, caption="50 %", notes=["n_1 ± 2"], label="aggregate_base")
     assert text.splitlines() == [
         r"\begin{table}", r"\centering\footnotesize", r"\caption{50 \%}", r"\label{tab:aggregate-base}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         r"\begin{tabular}{lrr}", r"\toprule", r"system\_name & hns & n \\", r"\midrule", r"A \& B & 0.3333 & 57 \\",
-        r"50 \% $\vert$ x\_1 & -- & 53 \\", r"\bottomrule", r"\end{tabular}", r"\par\smallskip n\_1 $\pm$ 2",
+        r"50 \% $\vert$ x\_1 & -- & 53 \\", r"\bottomrule", r"\end{tabular}}", r"\par\smallskip n\_1 $\pm$ 2",
         r"\end{table}",
     ]  # fmt: skip
 
@@ -54,3 +55,12 @@ def test_interval_text(value, low, high, text):
 
 def test_backslash_and_braces():
     assert tables.latex_escape(r"a\b{c}^~#$") == r"a\textbackslash{}b\{c\}\textasciicircum{}\textasciitilde{}\#\$"
+
+
+def test_numbers_to_the_right_texts_to_the_left_sentences_as_paragraphs():
+    frame = pd.DataFrame({
+        "interval": ["1,234.5 [1.0, 2.0]", "–"], "spread": ["-3.0 ± 0.5", "1e-05"], "percent": ["50 %", "1"],
+        "hardware": ["1 A100, 10 CPU", "8 A100, 46 CPU"], "why": ["x" * 41, "short"],
+    })  # fmt: skip
+    assert tables.markdown(frame).splitlines()[1] == "| ---: | ---: | ---: | :--- | :--- |"
+    assert r"\begin{tabular}{rrrlp{0.25\linewidth}}" in tables.latex(frame, caption="c", label="l")
