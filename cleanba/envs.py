@@ -32,6 +32,11 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 
+def frames_per_env_step(protocol: str) -> int:
+    """Emulator frames per agent step: EnvPool's Atari repeats each action over 4."""
+    return 1 if protocol == "classic_control" else 4
+
+
 class Spec(NamedTuple):
     """What a network must know of an environment."""
 

@@ -145,7 +145,7 @@ class Rows:
         self._recorder.metrics(
             place
             | {
-                "frames": 4 * place["env_steps"],
+                "frames": envs.frames_per_env_step(config.protocol) * place["env_steps"],
                 "actor_policy_version": rollouts.policy_version,
                 "policy_lag": update - 1 - rollouts.policy_version,
                 "learning_rate": learning_rate(config, update),
