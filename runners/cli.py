@@ -144,6 +144,8 @@ def evaluate(
     """
     if not policy.is_file():
         raise ValueError(f"{policy}: there is no such file; allowed: a policy that a run saved")
+    if output and output.exists():
+        raise ValueError(f"{output}: there is such a file already; allowed: a new one")
     arguments = [str(policy), str(episodes), str(seed), platform, *([str(output)] if output else [])]
     done = subprocess.run([sys.executable, "-m", "runners.evaluation", *arguments])
     return FAILED if done.returncode < 0 else done.returncode

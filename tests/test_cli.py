@@ -52,22 +52,23 @@ def write(name, content):
 
 
 def test_run_status_and_a_second_run(suite, capfd):
-    assert main(["run", "experiments/tiny.yaml", "--jobs", "2"]) == 0
+    assert main(["run", "experiments/tiny.yaml", "--only", "impala"]) == 0
     capfd.readouterr()
-    assert main(["status", "tiny", "--json"]) == 0
+    assert main(["status", "experiments/tiny.yaml", "--json"]) == 0
     listed = json.loads(capfd.readouterr().out)
-    assert {(cell["algorithm"], cell["state"], cell["reason"]) for cell in listed} == {
-        ("impala", "complete", ""), ("ppo", "complete", ""),
-    }  # fmt: skip
-    for folder in (suite / "results" / "runs" / "tiny").iterdir():
-        assert read_rows(folder, "metrics")["env_steps"].tolist() == [160, 320, 480, 640]
-        assert len(read_rows(folder, "episodes")) > 10
-        facts = json.loads((folder / "machine.0.json").read_text())
-        assert facts["devices"] == {"platform": "cpu", "kind": "cpu", "count": 2}
-        assert facts["usable_cpus"] == 1
-        assert (folder / "checkpoints" / "policy.msgpack").stat().st_size > 1000
-    assert main(["run", "experiments/tiny.yaml"]) == 0
-    assert capfd.readouterr().out == "2 of 2 runs have a record already: skipped\n"
+    assert [(cell["algorithm"], cell["state"], cell["reason"]) for cell in listed] == [
+        ("impala", "complete", ""), ("ppo", "pending", ""),
+    ]  # fmt: skip
+    (folder,) = (suite / "results" / "runs" / "tiny").iterdir()
+    assert read_rows(folder, "metrics")["env_steps"].tolist() == [160, 320, 480, 640]
+    assert len(read_rows(folder, "episodes")) > 10
+    assert read_rows(folder, "fingerprints")["update"].max() == 4
+    facts = json.loads((folder / "machine.0.json").read_text())
+    assert facts["devices"] == {"platform": "cpu", "kind": "cpu", "count": 2}
+    assert (facts["usable_cpus"], facts["cpus_shared"]) == (1, False)
+    assert (folder / "checkpoints" / "policy.msgpack").stat().st_size > 1000
+    assert main(["run", "experiments/tiny.yaml", "--only", "impala"]) == 0
+    assert capfd.readouterr().out == "1 of 1 runs have a record already: skipped\n"
 
 
 def test_train_then_evaluate(suite, capfd):

@@ -164,6 +164,18 @@ def test_a_complete_record_takes_no_more_rows(folder):
         RecordWriter(folder, segment=1)
 
 
+def test_the_mirror_is_handed_each_row_after_it_is_written(folder):
+    heard = []
+
+    def listen(row):
+        heard.append((row["update"], (folder / "metrics.jsonl").read_text().count("\n"), row["stats/x"]))
+
+    writer = RecordWriter(folder, segment=0, on_metrics=listen)
+    writer.metrics(metrics_row(1, **{"stats/x": 0.5}))
+    writer.metrics(metrics_row(2, **{"stats/x": float("nan")}))
+    assert heard == [(1, 1, 0.5), (2, 2, None)]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_update(folder):
     writer = RecordWriter(folder, segment=0)
     with pytest.raises(FloatingPointError, match="update 7: losses/value_loss is nan"):
