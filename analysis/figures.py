@@ -130,7 +130,7 @@ def speedups(frame: pd.DataFrame, *, caption: str) -> Figure:
             for system, row in _rows(panel, look):
                 _bar(axis, row, list(look).index(system), look[system])
             axis.axvline(1.0, color="black", linewidth=0.8)
-            axis.set_xlabel(f"times faster than {reference}")
+            axis.set_xlabel(f"speed, times that of {reference}")
             axis.grid(visible=False, axis="y")
             axis.margins(x=0.18)
             axis.set_xlim(left=0)

@@ -14,10 +14,11 @@ from analysis import claims, figures, over_games, paper_tables, published, score
 from analysis.figure_style import save
 from analysis.scores import ScoreTable
 
-GAMES_NOTE = (
-    f"[low, high]: 95 % percentile intervals over games ({over_games.REPETITIONS:,} resamples of the games, the same "
-    "for every system). They are not intervals over seeds: the scores of the seeds are not published."
+INTERVALS = (
+    f"95 % percentile intervals over games ({over_games.REPETITIONS:,} resamples of the games, the same for every "
+    "system). They are not intervals over seeds: the scores of the seeds are not published."
 )
+GAMES_NOTE = f"[low, high]: {INTERVALS}"
 SPEED_NOTE = (
     "Minutes: mean over games of the published minutes of a run. Speed-up: ratio of mean minutes on the games of the "
     "row, to the monobeast and moolib of the base setting for 1 A100 and 10 CPU, of the workstation setting otherwise."
@@ -125,7 +126,7 @@ def write_checks(folder: Path, table: ScoreTable, contradictions: pd.DataFrame, 
 def draw(name: str, rows: pd.DataFrame, about: About, table: ScoreTable, evidence: pd.DataFrame) -> Iterator:
     """(kind, figure) of one table of the paper: all that per-game means allow."""
     names = list(paper_tables.labels(evidence, name).values())
-    title, end = f"{about['title']}. ", f"{rows['games'].max()} games. {GAMES_NOTE} {sources(about, table)}"
+    title, end = f"{about['title']}. ", f"{rows['games'].max()} games; lines: {INTERVALS} {sources(about, table)}"
     points = paper_tables.aggregate_points(rows, names)
     yield "aggregate", figures.aggregate_intervals(points, caption=title + end, labels=PERCENT)
     bands = "bands: pointwise 95 % bootstrap intervals over games, in closed form; they are not intervals over seeds"
@@ -138,7 +139,7 @@ def draw(name: str, rows: pd.DataFrame, about: About, table: ScoreTable, evidenc
     caption = f"{title}Share of games in which the mean return of X exceeds that of Y. {end}"
     yield "improvement", figures.improvement_probability(paper_tables.improvement(evidence, name), caption=caption)
     bars = paper_tables.speedup_bars(rows, names)
-    yield "speedup", figures.speedups(bars, caption=f"{title}{SPEED_NOTE} Black lines: {end}")
+    yield "speedup", figures.speedups(bars, caption=f"{title}{SPEED_NOTE} {end}")
 
 
 def sources(about: About, table: ScoreTable) -> str:

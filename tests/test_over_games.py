@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis import over_games
+from analysis import over_games, statistics
 from analysis.over_games import AGGREGATES, interval, mean_over_seeds
 
 SCORES = np.random.default_rng(3).lognormal(size=57)
@@ -19,6 +19,14 @@ def test_aggregates_equal_rliables(num_games):
     scores = SCORES[:num_games]
     for name, statistic in AGGREGATES.items():
         assert statistic(scores) == pytest.approx(theirs[name](scores[None]), abs=1e-12)
+
+
+@pytest.mark.parametrize("num_games", [2, 53, 57])
+def test_aggregates_equal_those_of_one_run_a_game(num_games):
+    scores = SCORES[:num_games]
+    matrix = {f"game {i:02d}": np.array([score]) for i, score in enumerate(scores)}
+    for name, statistic in AGGREGATES.items():
+        assert statistic(scores) == pytest.approx(statistics.AGGREGATES[name](matrix), abs=1e-12)
 
 
 def test_aggregates_by_hand():

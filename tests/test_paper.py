@@ -1,5 +1,6 @@
 """`cleanba paper` end to end: every product is written, and the tables hold the numbers that the findings state."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -77,6 +78,15 @@ def test_products_say_what_their_numbers_are(products):
         for said in ("3 declared, no n stored", "ddof 0", "atari57_dqn_zoo v1 (7ca7c807470a)", "sticky actions"):
             assert said in text
         assert "not intervals over seeds" in text
+
+
+def test_latex_is_balanced_and_rectangular(products):
+    for path in (products / "tables" / "paper").glob("*.tex"):
+        text = re.sub(r"\\[&%$#_{}]", "", path.read_text())  # what is escaped does not count
+        assert text.count("{") == text.count("}"), path.name
+        rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+        assert len({row.count("&") for row in rows}) == 1, path.name
+        assert text.isascii(), path.name  # compiles without a font for symbols
 
 
 def test_ledger_and_contradictions_are_among_the_products(products):
