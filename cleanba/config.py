@@ -8,6 +8,7 @@ settings without starting JAX.
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_type_hints
 
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The settings that both algorithms have. Counts are of the whole run, over all groups, shards and processes."""

@@ -30,18 +30,14 @@ class Layout:
         if self.num_processes < 1:
             raise ValueError(f"layout: num_processes is {self.num_processes}; allowed: 1 or more")
         if self.threads_per_actor_device < 1:
-            raise ValueError(
-                f"layout: threads_per_actor_device is {self.threads_per_actor_device}; allowed: 1 or more"
-            )
+            raise ValueError(f"layout: threads_per_actor_device is {self.threads_per_actor_device}; allowed: 1 or more")
 
     @classmethod
     def parse(cls, notation: str, *, threads_per_actor_device: int = 2) -> "Layout":
         """`a0,1-l2,3-d1` -> Layout. Raises ValueError that says the allowed form."""
         match = _NOTATION.fullmatch(notation)
         if not match:
-            raise ValueError(
-                f"layout: {notation!r} is not of the form a<ids>-l<ids>-d<processes>, such as a0-l1,2-d1"
-            )
+            raise ValueError(f"layout: {notation!r} is not of the form a<ids>-l<ids>-d<processes>, such as a0-l1,2-d1")
         actors, learners, processes = match.groups()
         return cls(
             actor_device_ids=tuple(int(i) for i in actors.split(",")),

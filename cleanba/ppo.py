@@ -55,7 +55,9 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
             fingerprints.shards("targets", own)
             key = learners.replicate(streams.key(config.seed, streams.Role.MINIBATCHES, update))
             orders = [shuffle(key, numbers) for numbers in learners.put(learners.shards)]
-            everyone = learners.gather([(slot.valid, o.advantages, order) for slot, o, order in zip(batch, own, orders)])
+            everyone = learners.gather(
+                [(slot.valid, o.advantages, order) for slot, o, order in zip(batch, own, orders)]
+            )
             statistics = statistics_of(*everyone)
             fingerprints.whole("minibatches", statistics)
             statistics_everywhere = learners.replicate(statistics)

@@ -89,7 +89,7 @@ def make_apply(optimizer: optax.GradientTransformation, params: Any):
         direction, optimizer_state = optimizer.update(gradient, state.optimizer_state)
         params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, direction)
         metrics = {f"losses/{name}": value for name, value in total.losses.items()}
-        return State(params, optimizer_state), metrics | {"stats/gradient_norm": optax.global_norm(gradient)}
+        return State(params, optimizer_state), metrics | {"stats/gradient_norm": optax.tree.norm(gradient)}
 
     return apply
 

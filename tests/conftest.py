@@ -1,0 +1,10 @@
+"""The environment of all tests: emulated devices and a compilation cache, set before anything imports JAX."""
+
+import os
+from pathlib import Path
+
+from cleanba import numerics
+
+os.environ.update(numerics.environment("cpu", num_devices=4))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ["WANDB_MODE"] = "offline"

@@ -1,0 +1,120 @@
+"""Contracts D1 to D5: what must not change a bit of a run, and controls that show the comparison can fail."""
+
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from cleanba import actors, envs, learners, streams
+from tests import trainers
+from tests.trainers import BREAKOUT, CARTPOLE, SMALL, first_difference
+
+UPDATES = 4
+ALGORITHMS = [("impala", "cleanba"), ("impala", "sync"), ("ppo", "sync"), ("ppo", "cleanba")]
+STAGES = {
+    "impala": ["prng", "rollout/observations", "rollout/actions", "rollout/behaviour_logits", "rollout/values",
+               "rollout/rewards", "rollout/terminated", "rollout/valid", "targets", "loss", "shard_gradient",
+               "gradient", "optimizer_state", "parameters"],
+    "ppo": ["prng", "rollout/observations", "rollout/actions", "rollout/behaviour_logits", "rollout/values",
+            "rollout/rewards", "rollout/terminated", "rollout/valid", "targets", "minibatches", "loss",
+            "shard_gradient", "gradient", "optimizer_state", "parameters"],
+}  # fmt: skip
+
+
+def cartpole(algo, schedule, **more):
+    settings = CARTPOLE | SMALL | {"schedule": schedule, "rollout_length": 20, "total_env_steps": UPDATES * 160} | more
+    return trainers.config(algo, **settings)
+
+
+def prints(config, layout="a0-l0-d1", threads=2):
+    return trainers.run(config, layout, threads)[1]["fingerprints"]
+
+
+@pytest.mark.parametrize(("algo", "schedule"), ALGORITHMS)
+def test_d1_and_d2_same_bits_again_and_on_other_layouts(algo, schedule):
+    reference = prints(cartpole(algo, schedule))
+    assert [row["stage"] for row in reference if row["update"] == 2 and row["shard"] <= 0] == STAGES[algo]
+    assert {row["shard"] for row in reference} == {-1, 0, 1, 2, 3}
+    assert {row["update"] for row in reference} == set(range(1, UPDATES + 1))
+    layouts = [("a0-l0-d1", 2), ("a0-l0-d1", 1), ("a0-l0-d1", 4), ("a0-l0,1-d1", 2), ("a0,1-l2,3-d1", 1),
+               ("a0-l0,1,2,3-d1", 2)]  # fmt: skip
+    for layout, threads in layouts:
+        assert first_difference(reference, prints(cartpole(algo, schedule), layout, threads)) is None, layout
+    other = prints(cartpole(algo, schedule, seed=2))
+    assert first_difference(reference, other)  # the control: another seed is another run
+
+
+@pytest.mark.parametrize("algo", ["impala", "ppo"])
+def test_d2_on_frames(algo):
+    settings = BREAKOUT | {"num_envs": 4, "num_shards": 2, "rollout_length": 4, "num_minibatches": 1}
+    config = trainers.config(algo, **settings, total_env_steps=48)
+    assert first_difference(prints(config), prints(config, "a0-l1,2-d1")) is None
+
+
+def test_d2_control_the_order_of_summation_is_seen(monkeypatch):
+    """Adding the shards last to first, as a ring of devices may, is found at the first gradient."""
+    config = cartpole("impala", "sync")
+    reference = prints(config)
+    add = learners._sum
+    monkeypatch.setattr(learners, "_sum", lambda shards: add(shards[::-1]))
+    before, _ = first_difference(reference, prints(config))
+    assert (before["update"], before["stage"]) == (1, "gradient")
+
+
+def test_d3_sleeps_change_nothing(monkeypatch):
+    config = cartpole("ppo", "cleanba")
+    reference = prints(config)
+    rng, step = np.random.default_rng(0), envs.Envs.step
+    monkeypatch.setattr(envs.Envs, "step", lambda *a: (time.sleep(rng.uniform(0, 0.01)), step(*a))[1])
+    publish = actors.Actors.publish
+    monkeypatch.setattr(actors.Actors, "publish", lambda *a, **k: (time.sleep(0.2), publish(*a, **k))[1])
+    assert first_difference(reference, prints(config)) is None
+
+
+def test_d4_fingerprints_change_nothing():
+    off, _ = trainers.run(cartpole("ppo", "sync", fingerprint_every_updates=0))
+    on, rows = trainers.run(cartpole("ppo", "sync", fingerprint_every_updates=2))
+    assert {row["update"] for row in rows["fingerprints"]} == {1, 2, 4}
+    assert jax.tree.all(jax.tree.map(np.array_equal, on, off))
+
+
+@pytest.mark.parametrize(("schedule", "lags"), [("sync", [0, 0, 0, 0]), ("cleanba", [0, 1, 1, 1])])
+def test_d5_policy_lag(schedule, lags):
+    _, rows = trainers.run(cartpole("impala", schedule))
+    assert [row["policy_lag"] for row in rows["metrics"]] == lags
+    assert [row["actor_policy_version"] + row["policy_lag"] for row in rows["metrics"]] == [0, 1, 2, 3]
+
+
+def test_d5_control_a_stale_version_is_an_error(monkeypatch):
+    """An actor that trains on with an old version is found at the update that it reaches."""
+    rollout = actors.Actors._rollout
+
+    def stale(self, worker, update):
+        part = rollout(self, worker, update)
+        part.policy_version -= update == 3
+        return part
+
+    monkeypatch.setattr(actors.Actors, "_rollout", stale)
+    with pytest.raises(RuntimeError, match=r"update 3: rollouts are of policy versions \{1\}, expected 2"):
+        trainers.run(cartpole("impala", "sync"))
+
+
+def test_d6_control_a_shared_key_is_seen(monkeypatch):
+    """With one key for all groups, as in the original, groups of equal observations act alike (FINDINGS C3)."""
+    reference = prints(cartpole("impala", "sync"))
+    real = streams.key
+    monkeypatch.setattr(streams, "key", lambda seed, role, *at: real(seed, role, *(0 for _ in at)))
+    before, _ = first_difference(reference, prints(cartpole("impala", "sync")))
+    assert (before["update"], before["stage"]) == (1, "prng")
+
+
+def test_gradient_accumulation_is_the_same_step_up_to_rounding():
+    """Parts of a minibatch add up to it; only the order of addition differs (float32, sums of 160 rows)."""
+    for algo in ("impala", "ppo"):
+        whole, _ = trainers.run(cartpole(algo, "sync", num_shards=2, total_env_steps=160))
+        parts, _ = trainers.run(
+            cartpole(algo, "sync", num_shards=2, total_env_steps=160, gradient_accumulation_steps=4)
+        )
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts)):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,33 @@
+"""The trainers learn. CartPole is solved at a mean return of 475 of 500; Atari is for `make test-slow`."""
+
+import numpy as np
+import pytest
+
+from tests import trainers
+
+SOLVERS = {
+    "impala": {"num_envs": 16, "rollout_length": 20, "num_minibatches": 1, "learning_rate": 0.005,
+               "value_coefficient": 0.01, "total_env_steps": 200_000},
+    "ppo": {"num_envs": 8, "rollout_length": 128, "learning_rate": 0.002, "value_coefficient": 0.01,
+            "clip_epsilon": 0.2, "entropy_coefficient": 0.0, "total_env_steps": 150_000},
+}  # fmt: skip
+
+
+def last_tenth(rows, budget):
+    return np.mean([row["episode_return"] for row in rows["episodes"] if row["env_steps"] > 0.9 * budget])
+
+
+@pytest.mark.parametrize("algo", SOLVERS)
+def test_cartpole_is_solved(algo):
+    config = trainers.config(algo, **(trainers.CARTPOLE | SOLVERS[algo] | {"fingerprint_every_updates": 0}))
+    _, rows = trainers.run(config)
+    first = np.mean([row["episode_return"] for row in rows["episodes"][:20]])
+    assert first < 60  # an untrained policy holds the pole for some 20 steps
+    assert last_tenth(rows, config.total_env_steps) >= 475
+
+
+def test_cartpole_control_without_learning_it_is_not():
+    settings = trainers.CARTPOLE | SOLVERS["impala"] | {"learning_rate": 1e-9, "total_env_steps": 50_000}
+    config = trainers.config("impala", **settings)
+    _, rows = trainers.run(config)
+    assert last_tenth(rows, config.total_env_steps) < 60
