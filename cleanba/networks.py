@@ -9,7 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.linen.initializers import orthogonal
+from flax.linen.initializers import Initializer, lecun_normal, orthogonal, zeros_init
+
+from cleanba.kernels import convolution, max_pool
 
 RESNET_CHANNELS = (16, 32, 32)
 
@@ -29,13 +31,32 @@ class ActorCritic(nn.Module):
         return logits, values[:, 0]
 
 
+class Conv(nn.Module):
+    """A square convolution, max-pooled on request; parameters as flax.linen.Conv has them."""
+
+    features: int
+    size: int
+    stride: int = 1
+    padding: str = "SAME"
+    pooled: bool = False
+    kernel_init: Initializer = lecun_normal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", self.kernel_init, (self.size, self.size, x.shape[-1], self.features))
+        bias = self.param("bias", zeros_init(), (self.features,))
+        x = convolution(x, kernel, self.stride, self.padding)
+        if self.pooled:
+            x = max_pool(x)  # before the bias: the same maximum, a quarter of the additions
+        return x + bias
+
+
 class ResNet(nn.Module):
     @nn.compact
     def __call__(self, frames: jax.Array) -> jax.Array:
         x = _scaled_images(frames)
         for channels in RESNET_CHANNELS:
-            x = nn.Conv(channels, (3, 3))(x)
-            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+            x = Conv(channels, 3, pooled=True)(x)
             x = ResidualBlock(channels)(x)
             x = ResidualBlock(channels)(x)
         return _hidden(256, nn.relu(x))
@@ -46,16 +67,16 @@ class ResidualBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = nn.Conv(self.channels, (3, 3))(nn.relu(x))
-        return x + nn.Conv(self.channels, (3, 3))(nn.relu(y))
+        y = Conv(self.channels, 3)(nn.relu(x))
+        return x + Conv(self.channels, 3)(nn.relu(y))
 
 
 class ImpalaShallow(nn.Module):
     @nn.compact
     def __call__(self, frames: jax.Array) -> jax.Array:
         x = _scaled_images(frames)
-        x = nn.relu(nn.Conv(16, (8, 8), strides=(4, 4), padding="VALID")(x))
-        x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
+        x = nn.relu(Conv(16, 8, stride=4, padding="VALID")(x))
+        x = nn.relu(Conv(32, 4, stride=2, padding="VALID")(x))
         return _hidden(256, x)
 
 
@@ -64,9 +85,9 @@ class NatureCNN(nn.Module):
     def __call__(self, frames: jax.Array) -> jax.Array:
         init = orthogonal(np.sqrt(2))
         x = _scaled_images(frames)
-        x = nn.relu(nn.Conv(32, (8, 8), strides=(4, 4), padding="VALID", kernel_init=init)(x))
-        x = nn.relu(nn.Conv(64, (4, 4), strides=(2, 2), padding="VALID", kernel_init=init)(x))
-        x = nn.relu(nn.Conv(64, (3, 3), strides=(1, 1), padding="VALID", kernel_init=init)(x))
+        x = nn.relu(Conv(32, 8, stride=4, padding="VALID", kernel_init=init)(x))
+        x = nn.relu(Conv(64, 4, stride=2, padding="VALID", kernel_init=init)(x))
+        x = nn.relu(Conv(64, 3, stride=1, padding="VALID", kernel_init=init)(x))
         return _hidden(512, x)
 
 
