@@ -21,10 +21,9 @@ def bin_episodes(env_steps: np.ndarray, returns: np.ndarray, budget: int) -> np.
     return np.array([np.bincount(index, weights, minlength=num_bins) for weights in (returns, np.ones(len(index)))])
 
 
-def choose_num_bins(episodes_per_run: pd.Series) -> int:
+def choose_num_bins(fewest_episodes: int) -> int:
     """The finest grid on which the run with the fewest episodes has 10 a bin on average; else the coarsest."""
-    fewest = episodes_per_run.min()
-    return next((n for n in NUM_BINS if fewest / n >= EPISODES_PER_BIN), NUM_BINS[-1])
+    return next((n for n in NUM_BINS if fewest_episodes / n >= EPISODES_PER_BIN), NUM_BINS[-1])
 
 
 def run_curve(binned: np.ndarray, budget: int, num_bins: int) -> pd.DataFrame:

@@ -130,15 +130,16 @@ def compare_fingerprints(a: pd.DataFrame, b: pd.DataFrame) -> Agreement:
     """`a`, `b`: rows (update, stage, shard, digest) in causal order. No common update: not identical, 0 compared."""
     keys = ["update", "stage", "shard"]
     last = min(a["update"].max(), b["update"].max()) if len(a) and len(b) else 0
-    a, b = (rows[rows["update"] <= last].reset_index(drop=True) for rows in (a, b))
-    if not (len(a) == len(b) and a[keys].equals(b[keys])):
+    a, b = (rows.loc[rows["update"] <= last].reset_index(drop=True) for rows in (a, b))
+    if len(a) == len(b) and a[keys].equals(b[keys]):
+        both = a.assign(digest_b=b["digest"])
+    else:
         both = a.merge(b, on=keys, suffixes=("", "_b"), sort=False)
-        a, b = both[[*keys, "digest"]], both[[*keys, "digest_b"]].rename(columns={"digest_b": "digest"})
-    differs = (a["digest"] != b["digest"]).to_numpy()
-    compared = int(a["update"].nunique())
+    differs = both["digest"].to_numpy() != both["digest_b"].to_numpy()
+    compared = len(both["update"].unique())
     if not differs.any():
         return Agreement(identical=compared > 0, updates_compared=compared)
-    first = a.iloc[int(differs.argmax())]
+    first = both.iloc[int(differs.argmax())]
     return Agreement(identical=False, updates_compared=compared, update=int(first["update"]), stage=str(first["stage"]))
 
 

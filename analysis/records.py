@@ -43,7 +43,7 @@ def load(results: Path, experiments: Sequence[str], *, incomplete: bool = False)
         found = label_algorithms(found)
     found = found.sort_values(KEYS, ignore_index=True)
     counts = (found["state"] == "complete") | incomplete
-    runs = found[counts].reset_index(drop=True)
+    runs = found.loc[counts].reset_index(drop=True)
     _refuse_duplicates(runs)
     return Records(runs=runs, left_out=found.loc[~counts, [*KEYS, "state", "reason"]].reset_index(drop=True))
 
@@ -62,6 +62,11 @@ def frame(runs: pd.DataFrame, table: str, columns: Sequence[str] | None = None) 
     return parts.astype(dict.fromkeys((key for key in KEYS if key != "seed"), "category"))
 
 
+def groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """(values of the keys, their rows), in the order in which they occur."""
+    return iter(frame.groupby(list(keys), sort=False, observed=True))
+
+
 def map_runs(runs: pd.DataFrame, function: Callable[[Run], object], *, threads: int = 2) -> list:
     """`function` of each run, in the order of `runs`; files are read on `threads` threads."""
     with ThreadPoolExecutor(threads) as pool:
@@ -75,7 +80,7 @@ def episodes(run: Run) -> pd.DataFrame:
     """
     frame = read_rows(run["folder"], "episodes", ["env_steps", "episode_return"])
     for column in frame:
-        frame[column] = _finite(frame[column], where=f"{run['folder']}/episodes, column {column}")
+        frame[column] = _finite(frame[column].tolist(), where=f"{run['folder']}/episodes, column {column}")
     if len(frame) and frame["env_steps"].max() > run["planned_env_steps"]:
         raise ValueError(
             f"{run['folder']}/episodes: env_steps reaches {frame['env_steps'].max():,.0f}, the run planned "
@@ -180,7 +185,7 @@ def _read_json(path: Path) -> dict:
 
 
 def _refuse_duplicates(runs: pd.DataFrame) -> None:
-    twice = runs[runs.duplicated(CELL, keep=False)]
+    twice = runs.loc[runs.duplicated(CELL, keep=False)]
     if len(twice):
         first, *others = twice.to_dict("records")
         folders = [first["folder"], *(run["folder"] for run in others if all(run[key] == first[key] for key in CELL))]
@@ -190,10 +195,10 @@ def _refuse_duplicates(runs: pd.DataFrame) -> None:
         )
 
 
-def _finite(values: pd.Series, *, where: str) -> pd.Series:
-    numbers = pd.Series(pd.to_numeric(values, errors="coerce"), dtype="float64")
-    finite = np.isfinite(numbers.to_numpy())
+def _finite(values: list, *, where: str) -> np.ndarray:
+    numbers = np.asarray(pd.to_numeric(np.array(values, dtype=object), errors="coerce"), dtype=float)
+    finite = np.isfinite(numbers)
     if not finite.all():
         row = int(finite.argmin())
-        raise ValueError(f"{where}: row {row + 1} is {values.tolist()[row]!r}; allowed: a finite number")
+        raise ValueError(f"{where}: row {row + 1} is {values[row]!r}; allowed: a finite number")
     return numbers

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
+import pandas as pd
 
-from analysis import curve_figures, curves, report_tables, report_words, tables
+from analysis import curve_figures, curves, figure_style, figures, report_tables, report_words, tables
 from analysis.records import SYSTEM
 from analysis.report_tables import Table
 from analysis.scores import DEFAULT
 from analysis.summary import Summary, summarise
 
 TEMPLATES = Path(__file__).parent / "templates"
+MANY_GAMES = 12  # beyond, one page of small panels is worth having
 
 
 def main(
@@ -35,25 +37,45 @@ def main(
             display=product.display,
         )
     summary.curves.to_csv(Path(results) / "tables" / name / "curves.csv", index=False)
-    figures = write_figures(summary, Path(results) / "figures" / name)
+    drawn = write_figures(summary, Path(results) / "figures" / name, made.get("aggregates"))
     page = Path(results) / "reports" / f"{name}.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render(summary, name, made, figures), encoding="utf-8")
+    page.write_text(render(summary, name, made, drawn), encoding="utf-8")
     return page
 
 
-def write_figures(summary: Summary, folder: Path) -> dict[str, Path]:
-    """One learning-curve figure per game as PNG and SVG; returns the SVG files by game."""
+def write_figures(summary: Summary, folder: Path, aggregates: Table | None = None) -> dict[str, Path]:
+    """One learning-curve figure per game as PNG and SVG; returns the SVG files by game.
+
+    Of many games there is also one page of small panels, and of several games one figure of their aggregates.
+    """
     drawn = curves.over_seeds(summary.curves)
-    styles = curve_figures.line_styles(list(summary.runs[SYSTEM].drop_duplicates().itertuples(index=False, name=None)))
+    systems = [(algorithm, profile) for algorithm, profile in summary.runs[SYSTEM].drop_duplicates().to_numpy()]
+    styles = curve_figures.line_styles(systems)
     paths = {}
     for env_id in summary.runs["env_id"].unique():
         figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table)
-        _, paths[env_id] = curve_figures.save(figure, folder / f"curves_{env_id}")
+        _, paths[env_id] = figure_style.save(figure, folder / f"curves_{env_id}")
+    if len(systems) <= figure_style.MAX_SYSTEMS:
+        _write_overviews(summary, drawn, aggregates, folder)
     return paths
 
 
-def render(summary: Summary, name: str, made: dict[str, Table], figures: dict[str, Path]) -> str:
+def _write_overviews(summary: Summary, drawn: pd.DataFrame, aggregates: Table | None, folder: Path) -> None:
+    seeds = curve_figures.seeds_label(drawn)
+    if len(summary.runs["env_id"].unique()) > MANY_GAMES:
+        named = drawn.assign(system=drawn["algorithm"] + " on " + drawn["profile"]).rename(columns={"mean": "value"})
+        caption = f"Mean over {seeds} per system and game; band {curves.BAND}."
+        grid = figures.game_grid(named, x="env_steps", label="episode return (points)", caption=caption)
+        figure_style.save(grid, folder / "curves_all_games")
+    if aggregates is not None and (aggregates.frame["num_games"] > 1).all():
+        frame = aggregates.frame.rename(columns={"estimate": "value"})
+        caption = " ".join([aggregates.caption, *aggregates.notes])
+        intervals = figures.aggregate_intervals(frame, caption=caption, labels=report_tables.STATISTICS)
+        figure_style.save(intervals, folder / "aggregates")
+
+
+def render(summary: Summary, name: str, made: dict[str, Table], drawn: dict[str, Path]) -> str:
     """The page's HTML; every text is escaped, every image is inside."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -64,7 +86,7 @@ def render(summary: Summary, name: str, made: dict[str, Table], figures: dict[st
         answer=report_words.answer(summary, made.get("aggregates")),
         caveats=report_words.caveats(summary),
         tables=made,
-        figures={env_id: _data_uri(path) for env_id, path in figures.items()},
+        figures={env_id: _data_uri(path) for env_id, path in drawn.items()},
         captions=report_words.figure_captions(summary),
         definitions=report_words.definitions(summary),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),

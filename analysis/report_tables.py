@@ -53,26 +53,27 @@ def system_name(algorithm: str, profile: str) -> str:
 def what_ran(summary: Summary) -> Table:
     """One row per system: what it is and how many of its runs count."""
     rows = []
-    for (algorithm, profile), part in _systems(summary.runs):
+    for (algorithm, profile), part in records.groups(summary.runs, records.SYSTEM):
         rows.append(
             {
                 "algorithm": algorithm,
                 "profile": profile,
                 **{key: _listed(part[key]) for key in DESCRIBED},
+                "runs": len(part),
                 "games": part["env_id"].nunique(),
                 "seeds": _listed(part["seed"]),
                 "env_steps": _listed(part["total_env_steps"].map("{:,}".format)),
                 "frames": _listed((4 * part["total_env_steps"]).map("{:,}".format)),
-                "complete_runs": len(part),
             }
         )
     frame = pd.DataFrame(rows)
-    display = frame.rename(columns={"env_steps": "budget, env steps", "frames": "budget, frames"})
+    display = frame.drop(columns="frames").rename(columns={"env_steps": "budget (env steps)"})
     return Table(
         name="systems",
         caption="What ran. A system is an algorithm on a hardware profile.",
         frame=frame,
-        display=display.rename(columns=lambda name: name.replace("_", " ")),
+        notes=("The budget is per run; an env step is 4 frames. Runs: the complete ones, which alone count.",),
+        display=display,
     )
 
 
@@ -108,12 +109,12 @@ def final_scores(summary: Summary) -> Table:
 def aggregates(summary: Summary) -> Table | None:
     """Median, IQM, mean HNS and optimality gap with intervals, over the games that all systems share; None if none."""
     scored = summary.runs.dropna(subset=["hns"])
-    by_system = {system_name(*system): part for system, part in _systems(scored)}
+    by_system = {system_name(*system): part for system, part in records.groups(scored, records.SYSTEM)}
     games = shared_games(scored)
-    if len(by_system) < len(list(_systems(summary.runs))) or not games:
+    if len(by_system) < len(list(records.groups(summary.runs, records.SYSTEM))) or not games:
         return None
     matrices = [
-        matrix.from_frame(part[part["env_id"].isin(games)][["env_id", "seed", "hns"]], system)
+        matrix.from_frame(part.loc[part["env_id"].isin(games), ["env_id", "seed", "hns"]], system)
         for system, part in by_system.items()
     ]
     frame = bootstrap.aggregates(matrices).assign(hns_table=summary.table.label)
@@ -133,13 +134,13 @@ def aggregates(summary: Summary) -> Table | None:
         f"{_seeds(frame[['fewest_seeds', 'most_seeds']].to_numpy().ravel())} each.",
         notes=tuple(notes),
         frame=frame.drop(columns="text"),
-        display=_spread(frame.replace({"statistic": STATISTICS})[["system", "statistic", "text"]]),
+        display=_spread(frame.replace({"statistic": STATISTICS}).loc[:, ["system", "statistic", "text"]]),
     )
 
 
 def shared_games(scored: pd.DataFrame) -> list[str]:
     """The games on which every system has a score."""
-    games = [set(part["env_id"]) for _, part in _systems(scored)]
+    games = [set(part["env_id"]) for _, part in records.groups(scored, records.SYSTEM)]
     return sorted(set.intersection(*games)) if games else []
 
 
@@ -187,8 +188,8 @@ def pairs_by_profiles(summary: Summary) -> Table | None:
     if summary.pairs.empty:
         return None
     rows = []
-    for (algorithm, profile_a, profile_b), part in summary.pairs.groupby(PAIR, sort=False):
-        furthest = furthest_pair(part[part["unit"] == "HNS"])
+    for (algorithm, profile_a, profile_b), part in records.groups(summary.pairs, PAIR):
+        furthest = furthest_pair(part.loc[part["unit"] == "HNS"])
         row = {"algorithm": algorithm, "profile_a": profile_a, "profile_b": profile_b, "games": len(part)}
         row["verdicts"] = ", ".join(f"{word}: {count}" for word, count in part["word"].value_counts().items())
         row["median_area_hns"] = part.loc[part["unit"] == "HNS", "area"].median()
@@ -229,7 +230,7 @@ def _described_pair(pair: Row) -> dict[str, str]:
 def left_out(summary: Summary) -> Table:
     """Runs that do not count, and cells without a record, by name."""
     missing = summary.missing.assign(run_id="", state="missing", reason="no record")
-    frame = pd.concat([summary.left_out, missing], ignore_index=True)[[*records.KEYS, "state", "reason"]]
+    frame = pd.concat([summary.left_out, missing], ignore_index=True).loc[:, [*records.KEYS, "state", "reason"]]
     display = frame.rename(columns={"env_id": "game", "run_id": "run"})
     return Table(name="left_out", caption="Runs that do not count here.", frame=frame, display=display)
 
@@ -258,8 +259,8 @@ def fingerprint_words(pair: Row) -> str:
 
 
 def furthest_pair(pairs: pd.DataFrame) -> Row:
-    """The row of the largest area; empty where no pair has a bin in common."""
-    ranked = pairs.dropna(subset=["area"]).sort_values("area", ascending=False)
+    """The row of the largest area, in HNS where any is; empty where no pair has a bin in common."""
+    ranked = pairs.dropna(subset=["area"]).sort_values(by=["unit", "area"], ascending=[True, False])
     return next(iter(ranked.head(1).to_dict("records")), {})
 
 
@@ -275,10 +276,6 @@ def _floor(pair: Row, decimals: int) -> str:
         return MISSING
     sizes = f"{pair['floor_splits']} splits, {pair['floor_seeds_per_side']} seeds a side"
     return f"{number(pair['floor_median'], decimals)}, at most {number(pair['floor_largest'], decimals)} ({sizes})"
-
-
-def _systems(runs: pd.DataFrame) -> Iterable:
-    return runs.groupby(records.SYSTEM, sort=False, observed=True)
 
 
 def _score(row: Row) -> str:
@@ -324,8 +321,8 @@ def _seeds(counts) -> str:
     return f"n = {most} seed{_s(most)}" if fewest == most else f"n = {fewest} to {most} seeds"
 
 
-def _listed(values: pd.Series) -> str:
-    return ", ".join(str(value) for value in values.unique())
+def _listed(values: Iterable) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
 def _distinct(column: pd.Series) -> str:

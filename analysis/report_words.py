@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import curves, divergence, records
-from analysis.report_tables import PAIR, Table, furthest_pair, gap_words
+from analysis import curves, divergence, records, report_tables
+from analysis.report_tables import Table, furthest_pair, gap_words
 from analysis.summary import Summary
 from analysis.tables import number
 
@@ -61,7 +61,7 @@ def caveats(summary: Summary) -> list[str]:
     said = [f"{sentence} (compared because it was asked for)." for sentence in summary.mixed]
     not_counted = len(summary.left_out) + len(summary.missing)
     if not_counted:
-        said.append(f"{not_counted} declared runs do not count; they are named under What ran.")
+        said.append(f"{not_counted} run{'s' * (not_counted > 1)} missing or not complete, named under What ran.")
     for experiment in summary.experiments:
         if experiment.path is None:
             said.append(
@@ -71,7 +71,7 @@ def caveats(summary: Summary) -> list[str]:
     without = sorted(set(summary.runs.loc[summary.runs["hns"].isna() & summary.runs["final_score"].notna(), "env_id"]))
     if without:
         said.append(f"Without HNS, hence in no aggregate over games: {', '.join(without)}.")
-    unscored = summary.runs[summary.runs["final_score"].isna()]
+    unscored = summary.runs.loc[summary.runs["final_score"].isna()]
     if len(unscored):
         names = ", ".join(
             f"{r['algorithm']} on {r['env_id']}, {r['profile']}, seed {r['seed']}" for r in unscored.to_dict("records")
@@ -96,7 +96,7 @@ def _hardware(summary: Summary) -> Iterator[str]:
     if summary.pairs.empty:
         yield "There is one hardware profile per algorithm, so this says nothing about hardware."
         return
-    for (algorithm, a, b), pairs in summary.pairs.groupby(PAIR, sort=False):
+    for (algorithm, a, b), pairs in records.groups(summary.pairs, report_tables.PAIR):
         yield f"{algorithm}, {a} against {b}: {_hardware_sentence(pairs)}"
 
 
@@ -111,7 +111,16 @@ def _hardware_sentence(pairs: pd.DataFrame) -> str:
         said = f"{counts.index[0]}."
     else:
         said = "; ".join(f"{word} on {count} of {games} games" for word, count in counts.items()) + "."
-    return f"{said} {_distance(pairs[pairs['word'] != 'identical'])}"
+    return f"{said} {_bits(pairs)}{_distance(pairs.loc[pairs['word'] != 'identical'])}"
+
+
+def _bits(pairs: pd.DataFrame) -> str:
+    """Where the fingerprints first differ, if they do."""
+    differ = pairs.dropna(subset=["first_update"]).sort_values(by="first_update").to_dict("records")
+    if not differ:
+        return ""
+    first = f"at update {differ[0]['first_update']:,.0f} ({differ[0]['first_stage']})"
+    return f"The bits differ first {first}{'' if len(pairs) == 1 else ' on ' + differ[0]['env_id']}. "
 
 
 def _distance(pairs: pd.DataFrame) -> str:
@@ -127,19 +136,19 @@ def _scores(summary: Summary, aggregates: Table | None) -> Iterator[str]:
     if aggregates is not None and len(set(summary.runs["env_id"])) > 1:
         yield _ranking(aggregates.frame)
         return
-    cells = list(summary.runs.groupby(["env_id", *records.SYSTEM], sort=False))
-    for (env_id, algorithm, profile), part in cells[:MOST_SYSTEMS]:
-        scores, hns = part["final_score"].dropna(), part["hns"].mean()
-        normalised = "" if pd.isna(hns) else f", HNS {hns:.3f}"
-        n = f"n = {len(scores)} seed{'' if len(scores) == 1 else 's'}"
-        yield f"{algorithm} on {profile}, {env_id}: final score {number(scores.mean(), 1)}{normalised} ({n})."
+    cells = report_tables.final_scores(summary).frame.to_dict("records")
+    for row in cells[:MOST_SYSTEMS]:
+        normalised = "" if pd.isna(row["hns"]) else f", HNS {row['hns']:.3f}"
+        n = f"n = {row['seeds']} seed{'' if row['seeds'] == 1 else 's'}"
+        score = number(row["final_score"], 1)
+        yield f"{row['algorithm']} on {row['profile']}, {row['env_id']}: final score {score}{normalised} ({n})."
     if len(cells) > MOST_SYSTEMS:
         yield f"{len(cells) - MOST_SYSTEMS} further final scores are in the table."
 
 
 def _ranking(aggregates: pd.DataFrame) -> str:
-    medians = aggregates[aggregates["statistic"] == "median"].sort_values(by="estimate", ascending=False)
-    medians = medians.to_dict("records")
+    medians = aggregates.loc[aggregates["statistic"] == "median"].to_dict("records")
+    medians.sort(key=lambda row: row["estimate"], reverse=True)
     shown = medians if len(medians) <= MOST_SYSTEMS else [medians[0], medians[-1]]
     which = "" if len(shown) == len(medians) else f" (highest and lowest of {len(medians)} systems)"
     ranked = ", ".join(f"{row['system']} {row['estimate']:.3f}" for row in shown)
@@ -150,7 +159,7 @@ def _widths(summary: Summary) -> str:
     """`2,000`, or each width with its games where they differ."""
     games: dict[float, list[str]] = {}
     for env_id, part in summary.curves.groupby("env_id", sort=False):
-        games.setdefault(part["env_steps"].min(), []).append(str(env_id))
+        games.setdefault(float(part["env_steps"].min()), []).append(str(env_id))
     if len(games) == 1:
         return f"{next(iter(games)):,.0f}"
     return ", ".join(f"{width:,.0f} ({', '.join(names)})" for width, names in games.items())

@@ -97,9 +97,9 @@ def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float
     identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a pair), first_update,
     first_stage.
     """
-    by_cell = dict(iter(run_curves.groupby(["algorithm", "env_id", "profile"], observed=True)))
+    by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
-    for (algorithm, env_id), part in runs.groupby(["algorithm", "env_id"], sort=False, observed=True):
+    for (algorithm, env_id), part in records.groups(runs, ["algorithm", "env_id"]):
         prints = _fingerprints(part)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
@@ -122,7 +122,9 @@ def _read_runs(runs: pd.DataFrame, table: ScoreTable) -> tuple[pd.DataFrame, pd.
     budgets = {str(env_id): int(part["total_env_steps"].max()) for env_id, part in runs.groupby("env_id")}
     read = records.map_runs(runs, lambda run: _read_run(run, budgets[run["env_id"]]))
     runs = pd.concat([runs, pd.DataFrame([result for result, _ in read], index=runs.index)], axis=1)
-    num_bins = {str(env_id): curves.choose_num_bins(part["episodes"]) for env_id, part in runs.groupby("env_id")}
+    num_bins = {
+        str(env_id): curves.choose_num_bins(int(part["episodes"].min())) for env_id, part in runs.groupby("env_id")
+    }
     parts = [
         curves.run_curve(binned, budgets[run["env_id"]], num_bins[run["env_id"]]).assign(
             **{key: run[key] for key in records.KEYS}
@@ -175,7 +177,7 @@ def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> 
 
 
 def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margin: float | None) -> dict:
-    has_hns = a["hns"].notna().any() or b["hns"].notna().any()
+    has_hns = bool(a["hns"].count() or b["hns"].count())
     value, unit = ("hns", "HNS") if has_hns else ("episode_return", "return")
     env_steps, values_a = curves.matrix(a, value)
     _, values_b = curves.matrix(b, value)
@@ -200,18 +202,22 @@ def _declared_order(runs: pd.DataFrame, declared: Sequence[Declared]) -> pd.Data
 
 def _declared_cells(declared: Sequence[Declared]) -> pd.DataFrame:
     frames = [experiment.cells for experiment in declared if experiment.cells is not None]
-    cells = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=records.CELL)
+    cells = (
+        pd.concat(frames, ignore_index=True)
+        if frames
+        else pd.DataFrame({key: [] for key in records.CELL}, dtype=object)
+    )
     return records.label_algorithms(cells) if len(declared) > 1 else cells
 
 
 def _missing(found: records.Records, declared: Sequence[Declared]) -> pd.DataFrame:
     """Cells without a record: of the declared ones, and of those that an experiment without a file seems to vary."""
-    recorded = pd.concat([found.runs[records.CELL], found.left_out[records.CELL]], ignore_index=True)
+    recorded = pd.concat([found.runs, found.left_out], ignore_index=True).loc[:, records.CELL]
     without_file = [experiment.name for experiment in declared if experiment.cells is None]
-    implied = records.product_of_levels(recorded[recorded["experiment"].isin(without_file)])
+    implied = records.product_of_levels(recorded.loc[[name in without_file for name in recorded["experiment"]]])
     expected = pd.concat([_declared_cells(declared), implied], ignore_index=True)
     known = pd.MultiIndex.from_frame(recorded)
-    return expected[~pd.MultiIndex.from_frame(expected).isin(known)].reset_index(drop=True)
+    return expected.loc[~pd.MultiIndex.from_frame(expected).isin(known)].reset_index(drop=True)
 
 
 def _machines(runs: pd.DataFrame) -> pd.DataFrame:

@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import synthetic
+from synthetic import Cell, write_run
 
 from analysis import records
-from tests import synthetic
-from tests.synthetic import Cell, write_run
 
 PLANNED = 39_680  # 31 updates of 64 envs x 20 within 40,000 env steps
 SMALL = {"num_envs": 64, "fingerprint_every_updates": 1}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import synthetic
+from synthetic import Cell, cells, write_run
 
 from analysis import report, report_tables, report_words
 from analysis.summary import find_declared, summarise
-from tests import synthetic
-from tests.synthetic import Cell, cells, write_run
 
 SMALL = {"num_envs": 64, "fingerprint_every_updates": 1}
 
@@ -73,8 +73,8 @@ def test_every_table_and_figure_is_written(made):
     for name in ("aggregates", "divergence", "final_scores", "left_out", "machines", "runs", "systems", "throughput"):
         assert {f"{name}.csv", f"{name}.md"} <= tables
     figures = {path.name for path in (results / "figures" / "synthetic").iterdir()}
-    games = ("Breakout-v5", "CartPole-v1", "Pong-v5")
-    assert figures == {f"curves_{game}.{kind}" for game in games for kind in ("png", "svg")}
+    stems = ("curves_Breakout-v5", "curves_CartPole-v1", "curves_Pong-v5", "aggregates")
+    assert figures == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
 
 
 def test_figures_are_the_same_bytes_every_time(made, tmp_path):
