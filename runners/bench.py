@@ -1,0 +1,195 @@
+"""Speed and memory of the trainers beside the best that the machine allows: `python -m runners.bench`.
+
+Each measurement runs in a process of its own and on all usable cores. Writes results/bench/trainers.json. With
+CLEANBA_ORIGINAL (a checkout of github.com/vwxyzjn/cleanba) and CLEANBA_ORIGINAL_PYTHON (an interpreter with its
+packages) in the environment, the original IMPALA runs on the same settings, just before and just after ours.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ENV_ID = "Breakout-v5"
+CASES = [  # algorithm, network, schedule, updates: enough for 20 s or so in steady state on two cores
+    ("impala", "impala_shallow", "sync", 120),
+    ("impala", "impala_shallow", "cleanba", 120),
+    ("ppo", "impala_shallow", "sync", 14),
+    ("ppo", "impala_shallow", "cleanba", 14),
+    ("ppo", "nature_cnn", "sync", 8),
+    ("impala", "resnet", "cleanba", 20),
+]
+WANTED_SHARE = 0.8  # of the attainable rate, with impala_shallow
+WANTED_AGAINST_ORIGINAL = 25  # with the ResNet
+WANTED_STORAGE_GIB = 4  # for the paper's IMPALA settings
+WARM_UP = 0.25  # of the updates, left out: compilation, the first episodes
+
+
+def settings_of(algo: str, network: str, schedule: str, updates: int) -> dict[str, Any]:
+    """16 envs in two groups: a size that two cores are used with."""
+    rollout_length = 20 if algo == "impala" else 64
+    return {
+        "env_id": ENV_ID,
+        "seed": 1,
+        "network": network,
+        "schedule": schedule,
+        "num_envs": 16,
+        "num_minibatches": 2 if algo == "impala" else 4,
+        "rollout_length": rollout_length,
+        "total_env_steps": updates * 16 * rollout_length,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/bench/trainers.json"))
+    parser.add_argument("--measure", help="(internal) the measurement that this process makes, as JSON")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        from runners import bench_measures
+
+        name, options = json.loads(arguments.measure)
+        print(json.dumps(getattr(bench_measures, name)(**options)))
+        return 0
+    console = Console()
+    results = {
+        "speed": [_speed(case, console) for case in CASES],
+        "memory": _in_own_process("memory", updates=1000),
+        "kernels": _in_own_process("kernels"),
+        "original": _against_original(),
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    _show(results, console)
+    console.print(f"written: {arguments.out}")
+    return 0
+
+
+def _speed(case: tuple[str, str, str, int], console: Console) -> dict[str, Any]:
+    """One algorithm and network: its rate, the parts' own rates, and what the parts would allow together."""
+    algo, network, schedule, _ = case
+    console.print(f"measuring {algo}, {network}, {schedule}", style="dim")
+    settings = settings_of(*case)
+    run = _in_own_process("run", algo=algo, settings=settings)
+    alone = run if schedule == "sync" else _in_own_process("run", algo=algo, settings=settings | {"schedule": "sync"})
+    ceiling = _in_own_process("ceiling", settings=settings)["env_steps_per_second"]
+    inference = _in_own_process("inference", algo=algo, settings=settings)["seconds_per_env_step"]
+    learning = alone["learn_seconds_per_env_step"]  # under sync, nothing else runs meanwhile
+    attainable = 1 / (1 / ceiling + inference + learning)
+    return {
+        "algo": algo,
+        "network": network,
+        "schedule": schedule,
+        "env_steps_per_second": run["env_steps_per_second"],
+        "ceiling_env_steps_per_second": ceiling,
+        "inference_seconds_per_env_step": inference,
+        "learning_seconds_per_env_step": learning,
+        "attainable_env_steps_per_second": attainable,
+        "share": run["env_steps_per_second"] / attainable,
+    }
+
+
+def _against_original() -> dict[str, Any] | None:
+    checkout, python = os.environ.get("CLEANBA_ORIGINAL"), os.environ.get("CLEANBA_ORIGINAL_PYTHON")
+    if not (checkout and python):
+        return None
+    settings = settings_of("impala", "resnet", "cleanba", 40)
+    before = _original_rate(Path(checkout), python, settings)
+    ours = _in_own_process("run", algo="impala", settings=settings)["env_steps_per_second"]
+    after = _original_rate(Path(checkout), python, settings)
+    theirs = (before + after) / 2
+    return {"ours": ours, "original_before": before, "original_after": after, "ratio": ours / theirs}
+
+
+def _original_rate(checkout: Path, python: str, settings: dict[str, Any], updates: int = 20) -> float:
+    """Env steps per second of the original's IMPALA between its first two reports, which are ten updates apart."""
+    command = [
+        python, str(checkout / "cleanba" / "cleanba_impala.py"), "--env-id", settings["env_id"],
+        "--local-num-envs", str(settings["num_envs"] // 2), "--num-actor-threads", "2",
+        "--num-steps", str(settings["rollout_length"]), "--num-minibatches", str(settings["num_minibatches"]),
+        "--total-timesteps", str(updates * settings["num_envs"] * settings["rollout_length"]),
+    ]  # fmt: skip
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = []  # (arrival, env steps) of its progress lines
+        for line in process.stdout:
+            if line.startswith("global_step="):
+                seen.append((time.perf_counter(), int(line.split(",")[0].removeprefix("global_step="))))
+            if len(seen) == 2:
+                process.kill()
+                break
+    if len(seen) < 2:
+        raise RuntimeError(f"the original ended after {len(seen)} of 2 progress lines: {' '.join(command)}")
+    (t0, steps0), (t1, steps1) = seen
+    return (steps1 - steps0) / (t1 - t0)
+
+
+def _in_own_process(name: str, **options: Any) -> Any:
+    command = [sys.executable, "-m", "runners.bench", "--measure", json.dumps([name, options])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"measurement {name} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _show(results: dict[str, Any], console: Console) -> None:
+    table = Table(title="Trainers, env steps per second on all usable cores")
+    for heading in ("algorithm", "network", "schedule", "rate", "EnvPool alone", "attainable", "share", "limited by"):
+        table.add_column(heading, justify="left" if heading in ("algorithm", "network", "schedule") else "right")
+    for row in results["speed"]:
+        seconds = {
+            "emulator": 1 / row["ceiling_env_steps_per_second"],
+            "inference": row["inference_seconds_per_env_step"],
+            "learning": row["learning_seconds_per_env_step"],
+        }
+        table.add_row(
+            row["algo"],
+            row["network"],
+            row["schedule"],
+            f"{row['env_steps_per_second']:,.0f}",
+            f"{row['ceiling_env_steps_per_second']:,.0f}",
+            f"{row['attainable_env_steps_per_second']:,.0f}",
+            f"{row['share']:.2f}",
+            max(seconds, key=seconds.__getitem__),
+        )
+    console.print(table)
+    console.print(f"wanted: a share of at least {WANTED_SHARE} with impala_shallow")
+    kernels = Table(title="Network kernels, float32")
+    for heading in ("network", "batch", "forward GFLOP/s", "gradient GFLOP/s", "of a matrix product's"):
+        kernels.add_column(heading, justify="right")
+    for row in results["kernels"]:
+        share = row["gradient_gflops_per_second"] / row["matrix_gflops_per_second"]
+        kernels.add_row(
+            row["network"],
+            str(row["batch"]),
+            f"{row['forward_gflops_per_second']:.1f}",
+            f"{row['gradient_gflops_per_second']:.1f}",
+            f"{share:.2f}",
+        )
+    console.print(kernels)
+    memory = results["memory"]
+    console.print(
+        f"rollout storage of the paper's IMPALA settings: {memory['paper_storage_gib']:.2f} GiB "
+        f"(wanted: under {WANTED_STORAGE_GIB}); memory grew by {memory['growth_mib']:.1f} MiB "
+        f"between updates {memory['first_update']} and {memory['last_update']}"
+    )
+    original = results["original"]
+    if original is None:
+        console.print("the original: not measured (set CLEANBA_ORIGINAL and CLEANBA_ORIGINAL_PYTHON)")
+    else:
+        console.print(
+            f"the original with the ResNet: {original['original_before']:.1f} and {original['original_after']:.1f} env "
+            f"steps/s, ours {original['ours']:.1f}: ratio {original['ratio']:.1f} (wanted: {WANTED_AGAINST_ORIGINAL})"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
