@@ -48,7 +48,11 @@ def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, d
         for system, rows in drawn.items():
             _draw(axes, rows, " on ".join(system), styles[system])
         axes.set_title(f"{env_id} (n = {seeds_label(part)})", loc="left", fontsize=9)
-        axes.set(xlabel="env steps (4 frames each)", ylabel="episode return (points)", xlim=(0, None))
+        axes.set(
+            xlabel="env steps (4 frames each)",
+            ylabel="episode return (points)",
+            xlim=(0, float(part["env_steps"].max())),
+        )
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         sns.despine(ax=axes)
         if env_id in table.scores:

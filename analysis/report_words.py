@@ -85,10 +85,10 @@ def figure_captions(summary: Summary) -> dict[str, str]:
     captions = {}
     for env_id, part in summary.curves.groupby("env_id"):
         seeds = part.groupby(records.SYSTEM)["seed"].nunique()
-        n = str(seeds.max()) if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
-        captions[str(env_id)] = (
-            f"{env_id}: mean over n = {n} seeds, band {curves.BAND}; bins of {part['env_steps'].min():,.0f} env steps."
-        )
+        n = f"{seeds.max()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
+        n += " seed" if n == "1" else " seeds"
+        width = part["env_steps"].min()
+        captions[str(env_id)] = f"{env_id}: mean over n = {n}, band {curves.BAND}; bins of {width:,.0f} env steps."
     return captions
 
 
