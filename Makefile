@@ -2,8 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-LOCK_OPTIONS := --quiet --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links \
-	--no-emit-trusted-host --extra dev
+LOCK_OPTIONS := --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url --extra dev
 
 .PHONY: setup setup-gpu reproduce test test-slow paper bench lint lock
 
@@ -42,5 +41,5 @@ lint: setup
 	$(BIN)/pyright
 
 lock: setup # refresh the hash-locked sets from pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra gpu --output-file requirements-gpu.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCK_OPTIONS) --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCK_OPTIONS) --extra gpu --output-file requirements-gpu.lock pyproject.toml

@@ -1,4 +1,4 @@
-"""Digests of arrays that do not depend on where the arrays sit, for finding the first update at which two runs differ."""
+"""Digests of arrays, whatever devices they sit on, that tell the first update and stage at which two runs differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ WHOLE = -1  # the `shard` of what is the same on all devices
 def digest(tree) -> jax.Array:
     """Two 32-bit lanes, [2] uint32, of every leaf of `tree` in order. Traceable; bits in, bits out.
 
-    Each leaf is read as 32-bit words w_i; lane 1 is sum(w_i (2 i + 1)) and lane 2 is sum(w_i (mix(i) | 1)), modulo 2^32.
+    Each leaf is read as 32-bit words w_i. Lane 1 is sum(w_i (2 i + 1)), lane 2 sum(w_i (mix(i) | 1)), modulo 2^32.
     The weights are odd, so that a change of any one word changes both lanes, and integer sums have no rounding, so that
     the order of summation cannot matter.
     """

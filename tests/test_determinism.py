@@ -5,10 +5,10 @@ import time
 import jax
 import numpy as np
 import pytest
+import trainers
+from trainers import BREAKOUT, CARTPOLE, SMALL, first_difference
 
 from cleanba import actors, envs, learners, streams
-from tests import trainers
-from tests.trainers import BREAKOUT, CARTPOLE, SMALL, first_difference
 
 UPDATES = 4
 ALGORITHMS = [("impala", "cleanba"), ("impala", "sync"), ("ppo", "sync"), ("ppo", "cleanba")]

@@ -104,7 +104,7 @@ def test_a_batch_is_fresh_memory_that_jax_may_share():
 
 
 def test_runs_use_the_addressed_seeds(monkeypatch):
-    from tests import trainers
+    import trainers
 
     seen = []
     real = envs.Envs.__init__

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from tests import trainers
+import trainers
 
 SOLVERS = {
     "impala": {"num_envs": 16, "rollout_length": 20, "num_minibatches": 1, "learning_rate": 0.005,

@@ -111,7 +111,7 @@ def test_gae_equals_the_naive_loop(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_what_follows_a_reset_never_reaches_back(seed):
     """Change everything from the resetting row on, but for its observation's value: earlier rows keep their bits."""
-    rollout, ratios = random_rollout(seed, B=1, T=10)
+    rollout, _ = random_rollout(seed, B=1, T=10)
     rollout["valid"][0] = [True] * 4 + [False] + [True] * 5
     rollout["discounts"][0] = 0.9  # a time limit at row 3: the worst case, since the discount does not cut
     changed = {name: x.copy() for name, x in rollout.items()}

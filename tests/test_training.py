@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import trainers
+from trainers import CARTPOLE, SMALL
 
 from cleanba import envs, evaluate, policy, training
 from cleanba.channel import Channel, Stopped
-from tests import trainers
-from tests.trainers import CARTPOLE, SMALL
 
 
 def test_rmsprop_is_torchs():
