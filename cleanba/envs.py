@@ -1,4 +1,4 @@
-"""EnvPool under a named protocol, with what its info hides made explicit: game end, time limit, auto-reset, raw reward."""
+"""EnvPool under a named protocol, with game end, time limit, auto-reset and raw reward told apart."""
 
 import difflib
 from typing import Any, NamedTuple

@@ -15,7 +15,7 @@ _MAX_ENVS = 16  # games side by side
 def evaluate(config: Config, params: Any, num_episodes: int, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of `num_episodes` full games under the run's protocol, actions sampled as in training.
 
-    Every env plays a number of games fixed beforehand. Taking the first games to finish instead would favour short ones.
+    Every env plays a number of games fixed beforehand: taking the first games to finish would favour short ones.
     """
     if num_episodes < 1:
         raise ValueError(f"num_episodes is {num_episodes}; allowed: 1 or more")

@@ -1,7 +1,7 @@
 """Settings that must stand in the environment before JAX is imported. Imports nothing outside the standard library."""
 
 
-def environment(platform: str, num_devices: int, cpus: int | None = None) -> dict[str, str]:
+def environment(platform: str, num_devices: int) -> dict[str, str]:
     """Environment variables for a process that trains on `num_devices` devices of `platform` (cpu or gpu)."""
     if platform == "cpu":
         return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}

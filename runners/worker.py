@@ -23,6 +23,8 @@ from runners.profiles import mismatches
 from runners.record import RecordWriter, next_segment, read_spec, write_machine
 from runners.spec import RunSpec
 
+COMPILATION_CACHE = Path.home() / ".cache" / "cleanba-bench" / "xla"  # most of a short run is compilation
+
 Train = Callable[[RunSpec, RecordWriter], None]
 
 
@@ -62,7 +64,8 @@ def set_environment(spec: RunSpec) -> None:
     if "jax" in sys.modules:
         raise RuntimeError("jax is imported already: the environment variables that it reads would come too late")
     profile = spec.profile
-    os.environ.update(numerics.environment(profile.platform, spec.layout().devices_per_process, profile.cpus))
+    os.environ.update(numerics.environment(profile.platform, spec.layout().devices_per_process))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILATION_CACHE))
 
 
 def train(spec: RunSpec, recorder: RecordWriter):

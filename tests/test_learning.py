@@ -1,8 +1,16 @@
 """The trainers learn. CartPole is solved at a mean return of 475 of 500; Atari is for `make test-slow`."""
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 import trainers
+
+from runners.spec import load_experiment
+
+LEARN_CPU = Path(__file__).parent.parent / "experiments" / "learn_cpu.yaml"
+RANDOM_CRAZY_CLIMBER = 10_780.5  # baselines/published/atari57_scores.csv
 
 SOLVERS = {
     "impala": {"num_envs": 16, "rollout_length": 20, "num_minibatches": 1, "learning_rate": 0.005,
@@ -30,3 +38,14 @@ def test_cartpole_control_without_learning_it_is_not():
     config = trainers.config("impala", **settings)
     _, rows = trainers.run(config)
     assert last_tenth(rows, config.total_env_steps) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("algo", ["impala", "ppo"])
+def test_crazy_climber_is_learned(algo):
+    """The settings of learn_cpu.yaml on 150,000 env steps: at least 5,000 above the random score."""
+    cell = next(cell for cell in load_experiment(LEARN_CPU).cells if cell.algo == algo and cell.seed == 1)
+    config = trainers.config(algo, **(dataclasses.asdict(cell.config()) | {"total_env_steps": 150_000}))
+    _, rows = trainers.run(config)
+    assert last_tenth(rows, config.total_env_steps) >= RANDOM_CRAZY_CLIMBER + 5_000

@@ -1,0 +1,69 @@
+"""Every command that README and Makefile show is one that works: the short ones run, the long ones as far as --dry-run.
+
+What a long command would do is tested elsewhere: see the module named beside it.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from cells import ROOT
+
+# What stands in for a command that takes long or needs what a fresh clone does not have.
+STANDS_FOR = {
+    "cleanba run experiments/quickstart.yaml": "cleanba run experiments/quickstart.yaml --dry-run",  # test_cli
+    "cleanba run experiments/quickstart.yaml --jobs 2": "cleanba run experiments/quickstart.yaml --jobs 2 --dry-run",
+    "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
+    "cleanba report quickstart": "cleanba report --help",  # test_report
+    "cleanba train impala --env-id Breakout-v5 --seed 1 --total-timesteps 100000": "cleanba train impala --help",
+    "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
+    "cleanba paper": "cleanba paper --help",  # test_paper
+    "python -m pytest": "python -m pytest --collect-only -q tests/test_commands.py",
+    "python -m pytest -m slow --timeout 3600": "python -m pytest -m slow --collect-only -q tests/test_learning.py",
+    "python -m runners.bench": "python -m runners.bench --help",  # test_bench
+    "python -m analysis.bench": "python -m analysis.bench --help",  # test_bench_statistics
+    "ruff check .": "ruff --version",  # run by .ci/run
+    "ruff format --check .": "ruff --version",
+    "pyright": "pyright --version",
+}
+SETS_UP = ("pip install", "uv pip compile", "-m venv", "touch", "sys.version_info")  # exercised by every fresh clone
+
+
+def shown_in_readme() -> list[str]:
+    lines = re.findall(r"^ {4}((?:cleanba|make) .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    return [line.partition(" #")[0].strip() for line in lines]
+
+
+def make(*arguments: str) -> list[str]:
+    done = subprocess.run(["make", "-n", "-B", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [line.replace(".venv/bin/", "") for line in done.stdout.splitlines() if line]
+
+
+def targets() -> list[str]:
+    return re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+
+
+def commands() -> list[str]:
+    shown = [line for line in shown_in_readme() if not line.startswith("make ")]
+    made = [line for target in targets() for line in make(target) if not any(part in line for part in SETS_UP)]
+    return sorted({*shown, *made})
+
+
+def test_readme_shows_targets_that_exist():
+    shown = {line.split()[1] for line in shown_in_readme() if line.startswith("make ")}
+    assert {"reproduce", "test"} <= shown <= set(targets())
+
+
+def test_no_command_is_missed():
+    assert len(commands()) >= len(STANDS_FOR)
+    assert set(STANDS_FOR) <= set(commands())
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command):
+    program, *arguments = shlex.split(STANDS_FOR.get(command, command))
+    module = {"cleanba": ["-m", "runners.cli"], "python": []}.get(program, ["-m", program])
+    done = subprocess.run([sys.executable, *module, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
