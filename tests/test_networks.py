@@ -38,3 +38,24 @@ def test_shapes_sizes_and_initial_values(network):
     biases = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "bias"]
     assert len(biases) >= 4
     assert not any(np.any(bias) for bias in biases)
+
+
+@pytest.mark.parametrize("network", ["resnet", "impala_shallow", "nature_cnn"])
+def test_cpu_kernels_leave_the_network_unchanged(network, monkeypatch):
+    """Against XLA's own convolutions and pooling, which the other backends get."""
+    frames = observations(network, 40)
+    params = init(network, 6, frames.shape[1:], jax.random.key(0))
+
+    def loss(params):
+        logits, values = ActorCritic(network, 6).apply(params, frames)
+        return jnp.mean(jax.nn.log_softmax(logits)[:, 0]) + jnp.mean(values**2), (logits, values)
+
+    gradients, outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
+    monkeypatch.setattr(jax, "default_backend", lambda: "another")
+    jax.clear_caches()
+    plain_gradients, plain_outputs = jax.jit(jax.grad(loss, has_aux=True))(params)
+    for one, other in zip(outputs, plain_outputs):
+        np.testing.assert_allclose(one, other, atol=1e-5)  # sums of up to 3,872 terms in another order
+    for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(plain_gradients)):
+        # The same, and rounding may hand a gradient to another of two pixels whose values nearly tie.
+        np.testing.assert_allclose(one, other, atol=1e-4 * np.abs(other).max())
