@@ -7,7 +7,7 @@ Huang et al. 2023, section 4). Queues of size one carry parameters and rollouts,
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Rollouts:
     batch: Batch
     policy_version: int
     episodes: list[dict[str, Any]]  # rows of the recorder, in the order (env step, group, env)
-    seconds: Mapping[str, float]  # the slowest thread's
+    seconds: dict[str, float]  # the slowest thread's
 
 
 @dataclass
@@ -209,7 +209,7 @@ class _Worker:
 
     thread: threading.Thread
 
-    def __init__(self, device: jax.Device, groups: list[_Group], stop: threading.Event):
+    def __init__(self, device: Any, groups: list[_Group], stop: threading.Event):
         self.device = device
         self.groups = groups
         self.params: Channel[tuple[int, Any]] = Channel(stop)

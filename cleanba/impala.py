@@ -80,7 +80,7 @@ def shard_gradient(
 
     def loss_fn(params):
         frames = batch.observations
-        logits, values = network.apply(params, frames.reshape(-1, *frames.shape[2:]))
+        logits, values = network.forward(params, frames.reshape(-1, *frames.shape[2:]))
         logits = logits.reshape(*frames.shape[:2], -1)[:, :-1]
         log_ratios = losses.log_probabilities(logits, batch.actions) - losses.log_probabilities(
             batch.behaviour_logits, batch.actions

@@ -25,7 +25,7 @@ class Learners:
     device, is one array [devices, ...] sharded over its first axis.
     """
 
-    def __init__(self, devices: Sequence[jax.Device], num_shards: int):
+    def __init__(self, devices: Sequence[Any], num_shards: int):
         self.lead = devices[0]
         self._mesh = Mesh(np.asarray(devices), (_AXIS,))
         self._num_slots = num_shards // len(devices)

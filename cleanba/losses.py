@@ -91,7 +91,7 @@ def generalized_advantages(
     def one_env(rewards, discounts, values):
         return rlax.truncated_generalized_advantage_estimation(rewards, discounts, gae_lambda, values)
 
-    return jax.vmap(one_env)(rewards, discounts, values)
+    return jnp.asarray(jax.vmap(one_env)(rewards, discounts, values))
 
 
 def ppo_loss(
@@ -111,7 +111,7 @@ def ppo_loss(
     weights = valid.astype(jnp.float32)
     ratios = jnp.exp(log_probabilities(logits, actions) - behaviour_log_probabilities)
     # rlax takes the mean over rows; an advantage of 0 takes a row out of it.
-    policy_loss = rlax.clipped_surrogate_pg_loss(ratios, advantages * weights, clip_epsilon) * len(ratios)
+    policy_loss = jnp.asarray(rlax.clipped_surrogate_pg_loss(ratios, advantages * weights, clip_epsilon)) * len(ratios)
     value_loss = 0.5 * jnp.sum(jnp.square(values - value_targets) * weights)
     entropy = _summed_entropy(logits, weights)
     loss = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy

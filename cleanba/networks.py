@@ -5,6 +5,8 @@
 observations. Initialisers are the original Cleanba's; CleanRL's for `nature_cnn` and `mlp`.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,10 @@ class ActorCritic(nn.Module):
         logits = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01), name="actor")(features)
         values = nn.Dense(1, kernel_init=orthogonal(1.0), name="critic")(features)
         return logits, values[:, 0]
+
+    def forward(self, params: Any, observations: Any) -> tuple[jax.Array, jax.Array]:
+        """`apply`, with the type that it has here."""
+        return self.apply(params, observations)  # type: ignore[return-value]
 
 
 class Conv(nn.Module):

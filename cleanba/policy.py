@@ -28,7 +28,7 @@ def save(path: Path, config: Config, params: Any) -> None:
 def load(path: Path) -> tuple[Config, Any]:
     """What `save` wrote. Raises ValueError where the file is no policy."""
     try:
-        content = serialization.msgpack_restore(path.read_bytes())
+        content: Any = serialization.msgpack_restore(path.read_bytes())
         if content["format"] != _FORMAT:
             raise ValueError(f"{path}: format is {content['format']}; allowed: {_FORMAT}")
         return CONFIGS[content["algo"]](**content["settings"]), content["params"]

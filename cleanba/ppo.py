@@ -97,7 +97,7 @@ class Statistics(NamedTuple):
 
 def shard_targets(config: PPOConfig, network: ActorCritic, params: Any, batch: Batch) -> Targets:
     """Advantages and value targets of one shard's rows."""
-    _, bootstrap_values = network.apply(params, batch.observations[:, -1])
+    _, bootstrap_values = network.forward(params, batch.observations[:, -1])
     advantages = losses.generalized_advantages(
         jnp.concatenate([batch.values, bootstrap_values[:, None]], axis=1),
         batch.rewards,
@@ -151,7 +151,7 @@ def shard_gradient(config: PPOConfig, network: ActorCritic, same: Any, own: Any)
     observations = frames.reshape(-1, *frames.shape[2:])[rows // T * (T + 1) + rows % T]  # past the bootstrap rows
 
     def loss_fn(params):
-        new_logits, values = network.apply(params, observations)
+        new_logits, values = network.forward(params, observations)
         return losses.ppo_loss(
             new_logits,
             values,

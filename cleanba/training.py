@@ -26,7 +26,7 @@ class State(NamedTuple):
     optimizer_state: Any
 
 
-def learner_devices(config: Config, layout: Layout) -> list[jax.Device]:
+def learner_devices(config: Config, layout: Layout) -> list[Any]:
     """The learner devices of all processes, after checking that the layout fits the run and the machine."""
     layout.check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
     if jax.process_count() != layout.num_processes:
@@ -57,7 +57,7 @@ def make_policy(network: ActorCritic) -> Policy:
 
     @jax.jit
     def policy(params, observations, key, t):
-        logits, values = network.apply(params, observations)
+        logits, values = network.forward(params, observations)
         actions = jax.random.categorical(jax.random.fold_in(key, t), logits)
         return actions, logits, values
 
@@ -94,7 +94,7 @@ def make_apply(optimizer: optax.GradientTransformation, params: Any):
     return apply
 
 
-def sum_over_shards(learners: Learners, fingerprints: Fingerprints, slots: list[ShardGradient]) -> ShardGradient:
+def sum_over_shards(learners: Learners, fingerprints: Fingerprints, slots: Sequence[ShardGradient]) -> ShardGradient:
     """Add the shards in shard order, and digest what went in and what came out."""
     fingerprints.shards("loss", [slot.losses["loss"] for slot in slots])
     fingerprints.shards("shard_gradient", [slot.gradient for slot in slots])

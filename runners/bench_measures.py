@@ -41,7 +41,8 @@ def run(algo: str, settings: dict[str, Any]) -> dict[str, float]:
 
 def ceiling(settings: dict[str, Any]) -> dict[str, float]:
     """EnvPool alone: the same groups, threads and protocol, random actions."""
-    config = ImpalaConfig(**{name: settings[name] for name in ("env_id", "seed", "num_envs")} | {"num_minibatches": 1})
+    kept: dict[str, Any] = {name: settings[name] for name in ("env_id", "seed", "num_envs")}
+    config = ImpalaConfig(**kept, num_minibatches=1)
     groups = [_envs_of_group(config, group) for group in range(config.num_actor_groups)]
     counts = [0] * len(groups)
     stop = threading.Event()
@@ -111,14 +112,14 @@ def kernels() -> list[dict[str, Any]]:
     return [_kernels_of(network, batch=160) for network in ("impala_shallow", "nature_cnn", "resnet")]
 
 
-def _kernels_of(network: str, batch: int) -> dict[str, Any]:
+def _kernels_of(network: Any, batch: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     matrix = jax.numpy.asarray(rng.random((2048, 2048), np.float32))
     product = jax.jit(lambda a: a @ a)
     module, params = training.make_network(ImpalaConfig(env_id=ENV_ID, seed=1, network=network))
     frames = rng.integers(0, 255, (batch, 4, 84, 84), np.uint8)
-    forward = jax.jit(module.apply)
-    gradient = jax.jit(jax.grad(lambda params, frames: _total(module.apply(params, frames))))
+    forward = jax.jit(module.forward)
+    gradient = jax.jit(jax.grad(lambda params, frames: _total(module.forward(params, frames))))
     flops = _flops(forward, params, frames)
     return {
         "network": network,
