@@ -65,12 +65,13 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Fingerprints of two runs over the updates that both recorded; `update` and `stage`: the first that differ."""
+    """Fingerprints of two runs over the updates that both recorded; `update`, `stage`, `shard`: where they part."""
 
     identical: bool
     updates_compared: int
     update: int | None = None
     stage: str | None = None
+    shard: int | None = None
 
 
 def divergence(a: np.ndarray, b: np.ndarray, env_steps: np.ndarray) -> Divergence:
@@ -140,7 +141,13 @@ def compare_fingerprints(a: pd.DataFrame, b: pd.DataFrame) -> Agreement:
     if not differs.any():
         return Agreement(identical=compared > 0, updates_compared=compared)
     first = both.iloc[int(differs.argmax())]
-    return Agreement(identical=False, updates_compared=compared, update=int(first["update"]), stage=str(first["stage"]))
+    return Agreement(
+        identical=False,
+        updates_compared=compared,
+        update=int(first["update"]),
+        stage=str(first["stage"]),
+        shard=int(first["shard"]),
+    )
 
 
 def _halves(seeds: int) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 """The command line: `cleanba <command>`. Commands import what they need when they run, so that `--help` is fast.
 
-Exit codes: 0 done, 1 runs failed or are worse, 2 cannot tell, 3 invalid input.
+Exit codes: 0 done, 1 runs failed, are worse or differ, 2 cannot tell, 3 invalid input.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runners.options import Options
     from runners.spec import RunSpec
 
-FAILED, INVALID_INPUT = 1, 3
+FAILED, DIFFERENT, INVALID_INPUT = 1, 1, 3
 RESULTS = Path("results")
 
 app = tyro.extras.SubcommandApp()
@@ -127,6 +127,26 @@ def paper(*, score_table: str | None = None, output: Path = RESULTS) -> int:
     for path in paper.main(output, score_table or scores.DEFAULT):
         print(path)
     return 0
+
+
+@app.command
+def diverge(run_a: Positional[str], run_b: Positional[str], /, *, json: bool = False, results: Path = RESULTS) -> int:
+    """The first update, stage and shard at which two runs differ, and the settings and machine facts that do.
+
+    Exit codes: 0 identical, 1 different, 3 cannot tell.
+
+    Args:
+        run_a: Folder of a run, or the run_id of one among the records.
+        run_b: The run to compare it with.
+        json: One {identical, update, stage, shard, updates_compared}; shard -1 is the whole.
+        results: Folder of the records.
+    """
+    from analysis.diverge import as_json, compare, find_run, sentences
+
+    found = compare(find_run(run_a, results), find_run(run_b, results))
+    for line in [as_json(found.agreement)] if json else sentences(found):
+        print(line)
+    return 0 if found.agreement.identical else DIFFERENT
 
 
 @app.command

@@ -5,7 +5,7 @@ from typing import Any
 
 from cleanba.config import CONFIGS, Config
 from cleanba.layout import Layout
-from cleanba.recorder import ListRecorder
+from cleanba.recorder import ListRecorder, Recorder
 
 CARTPOLE = {
     "env_id": "CartPole-v1",
@@ -25,9 +25,12 @@ def config(algo: str, **settings: Any) -> Config:
 def run(config: Config, layout: str = "a0-l0-d1", threads: int = 2) -> tuple[Any, dict[str, list]]:
     """Train; the final parameters and the recorded rows."""
     recorder = ListRecorder()
+    return train(config, recorder, layout, threads), recorder.rows
+
+
+def train(config: Config, recorder: Recorder, layout: str = "a0-l0-d1", threads: int = 2) -> Any:
     trainer = importlib.import_module(f"cleanba.{config.algo}")
-    params = trainer.train(config, Layout.parse(layout, threads_per_actor_device=threads), recorder)
-    return params, recorder.rows
+    return trainer.train(config, Layout.parse(layout, threads_per_actor_device=threads), recorder)
 
 
 def first_difference(a: list, b: list) -> Any:
