@@ -23,6 +23,12 @@ from analysis.foreign import (
 from analysis.foreign_text import header, read_text, whole_lines
 
 UNEQUAL_PEERS = 0.05  # peers whose numbers of optimizer steps differ by more did not train side by side
+MOOLIB = {
+    "steps": "local/env_train_steps",
+    "episode_return": "local/mean_episode_return",
+    "episodes_done": "local/episodes_done",
+    "optimizer_steps": "local/optimizer_steps",
+}
 # RLlib's names in the order in which they replaced each other; the newest that a log has counts.
 RLLIB = {
     "steps": ("num_env_steps_sampled_lifetime", "num_env_steps_sampled", "timesteps_total"),
@@ -101,17 +107,14 @@ def _moolib_run(folder: Path, files: tuple[Path, ...], unit: str, declared: Decl
 
 
 def _moolib_peer(file: Path, notes: list[str]) -> pd.DataFrame:
-    columns = ("env_train_steps", "mean_episode_return", "episodes_done", "optimizer_steps")
-    names = dict(zip(("steps", "episode_return", "episodes_done", "optimizer_steps"), columns))
-    found = read_text(file, {ours: f"local/{name}" for ours, name in names.items()}, separator="\t", notes=notes)
-    frame = _only(found, names)
-    if restarts := count_restarts(frame["steps"].to_numpy()):
+    frame = _only(read_text(file, MOOLIB, separator="\t", notes=notes), MOOLIB)
+    steps = frame["steps"].to_numpy()
+    if restarts := count_restarts(steps):
         notes.append(f"{file}: {restarts} restarts; env steps since the last checkpoint before each count twice")
-    from_zero = np.diff(frame["steps"], prepend=0.0) < 0
-    from_zero &= frame["steps"].to_numpy() == 0
+    from_zero = (np.diff(steps, prepend=0.0) < 0) & (steps == 0)
     for column in ("steps", "episodes_done", "optimizer_steps"):
         frame[column] = continued(frame[column].to_numpy(), from_zero)
-    frame = frame[latest_rows(frame["steps"].to_numpy())]
+    frame = frame.loc[latest_rows(frame["steps"].to_numpy())]
     return frame.assign(num_episodes=increments(frame["episodes_done"].to_numpy()))
 
 
@@ -151,7 +154,7 @@ def _monobeast_run(file: Path, unit: str, declared: Declared) -> ForeignRun:
     if restarts := count_restarts(frame["steps"].to_numpy()):
         notes.append(f"{file}: {restarts} restarts; later rows count, and wall_seconds has the pauses in between")
     frame["wall_seconds"] -= frame["wall_seconds"].min()
-    frame = frame.rename(columns={"listed_episodes": "num_episodes"})[latest_rows(frame["steps"].to_numpy())]
+    frame = frame.rename(columns={"listed_episodes": "num_episodes"}).loc[latest_rows(frame["steps"].to_numpy())]
     return ForeignRun(
         algorithm=declared.algorithm or "monobeast",
         env_id=_needed(named or arguments.get("env"), file.parent, "meta.json with args.env"),
@@ -244,7 +247,7 @@ def _rllib_run(file: Path, unit: str, declared: Declared) -> ForeignRun:
     frame = _only(read_text(file, numbers, notes=notes), numbers)
     if restarts := count_restarts(frame["steps"].to_numpy()):
         notes.append(f"{file}: {restarts} restarts; later rows count")
-    frame = frame[latest_rows(frame["steps"].to_numpy())]
+    frame = frame.loc[latest_rows(frame["steps"].to_numpy())]
     params = _json_beside(file, "params.json")
     named, seed = run_folder_names(file.parent, declared)
     return ForeignRun(

@@ -76,7 +76,7 @@ def _table_run(
     where = ", ".join(f"{keys[name]} {value}" for name, value in values.items()) or "its rows"
     steps = frame["steps"].to_numpy()
     restarts = [f"{where}: steps go back {count_restarts(steps)} times; later rows count"]
-    frame = frame[latest_rows(steps)]
+    frame = frame.loc[latest_rows(steps)]
     if "episodes_done" in frame:
         frame = frame.assign(num_episodes=increments(frame["episodes_done"].to_numpy()))
     return ForeignRun(

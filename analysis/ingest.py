@@ -67,6 +67,17 @@ def main(source: str, path: Path, name: str, declared: Declared, results: Path) 
     return [*_summary(folder, records, len(new)), *(note for record in new for note in record.spec["notes"])]
 
 
+def parse_columns(stated: Sequence[str]) -> dict[str, str]:
+    """What it is -> the name of its column, of words such as steps=frames."""
+    for word in stated:
+        if "=" not in word:
+            raise ValueError(f"--columns has {word!r}; allowed: WHAT=COLUMN, such as steps=frames")
+    pairs = [word.partition("=")[::2] for word in stated]
+    if twice := sorted({what for what, _ in pairs if [name for name, _ in pairs].count(what) > 1}):
+        raise ValueError(f"--columns states {twice[0]} twice; allowed: once")
+    return dict(pairs)
+
+
 def specs(folder: Path) -> list[dict[str, Any]]:
     """The specs of the foreign records under results/runs/<name>. Raises ValueError for a record of another kind."""
     found = [_read_spec(path) for path in _spec_paths(folder)]
@@ -116,7 +127,7 @@ def _record(
         "protocol": declared.protocol,
         "seed": run.seed,
         "producer": declared.producer or run.producer.get("name"),
-        **{column: None if curve[column].isna().all() else True for column in ("num_episodes", "wall_seconds")},
+        **{column: None if bool(curve[column].isna().all()) else True for column in ("num_episodes", "wall_seconds")},
     }
     identity = {"algorithm": run.algorithm, "env_id": atari or run.env_id, "seed": seed}
     spec = {
@@ -154,7 +165,7 @@ def _our_units(run: ForeignRun) -> pd.DataFrame:
         )
     env_steps = run.curve["steps"] / (FRAMES_PER_ENV_STEP if run.unit == "frames" else 1)
     frames = env_steps * FRAMES_PER_ENV_STEP if atari else np.nan
-    return run.curve.assign(env_steps=env_steps, frames=frames)[CURVE].astype(float)
+    return run.curve.assign(env_steps=env_steps, frames=frames).loc[:, CURVE].astype(float)
 
 
 def _check_same_source(folder: Path, spec: Mapping[str, Any]) -> None:

@@ -150,6 +150,52 @@ def diverge(run_a: Positional[str], run_b: Positional[str], /, *, json: bool = F
 
 
 @app.command
+def ingest(
+    source: Positional[str],
+    path: Positional[Path],
+    /,
+    *,
+    name: Annotated[str, arg(name="as")],
+    unit: str | None = None,
+    protocol: str | None = None,
+    producer: str | None = None,
+    algorithm: str | None = None,
+    env_id: str | None = None,
+    seed: int | None = None,
+    folder_pattern: str | None = None,
+    columns: tuple[str, ...] = (),
+    results: Path = RESULTS,
+) -> int:
+    """Logs of others become records of their own kind, which only their name brings up.
+
+    Args:
+        source: moolib, monobeast, polybeast, sb3, rllib, csv, parquet, dopamine or dreamerv3.
+        path: A log, or a folder with the logs of many runs.
+        name: Name of the records: a new one, or that of earlier runs of the same source.
+        unit: What the steps of a source count that does not say it: env_steps or frames.
+        protocol: Name of the environments' protocol; unknown when not given.
+        producer: What made the logs, where they do not say it.
+        algorithm: Label of the runs; the logs' own, or the source, when not given.
+        env_id: Game of the runs, where the logs do not name it.
+        seed: Seed of the run, where the log does not name it; numbered when unknown.
+        folder_pattern: How a run's folder is named, such as '{env_id}-{seed}-*'.
+        columns: Of csv and parquet: steps=NAME episode_return=NAME env_id=NAME seed=NAME algorithm=NAME
+            num_episodes=NAME (or episodes_done=NAME, a running total) wall_seconds=NAME.
+        results: Folder of the records.
+    """
+    from analysis.foreign import Declared
+    from analysis.ingest import main, parse_columns
+
+    declared = Declared(
+        unit=unit, protocol=protocol, producer=producer, algorithm=algorithm, env_id=env_id, seed=seed,
+        folder_pattern=folder_pattern, columns=parse_columns(columns),
+    )  # fmt: skip
+    for line in main(source, path, name, declared, results):
+        print(line)
+    return 0
+
+
+@app.command
 def evaluate(
     policy: Positional[Path], /, *, episodes: int = 10, seed: int = 0, platform: str = "cpu", output: Path | None = None
 ) -> int:
