@@ -21,6 +21,8 @@ from cleanba.envs import Envs
 from cleanba.layout import Layout
 from cleanba.rollout import Batch, EpisodeTracker
 
+_JOIN_SECONDS = 10.0  # for a thread to finish the env step that it is in
+
 # policy(parameters, observations [E, ...], group key, step in rollout) -> actions [E], logits [E, A], values [E]
 Policy = Callable[[Any, np.ndarray, jax.Array, int], tuple[jax.Array, jax.Array, jax.Array]]
 
@@ -86,9 +88,10 @@ class Actors:
     def __exit__(self, *_) -> None:
         self._stop.set()
         for worker in self._workers:
-            worker.thread.join()
-        for group in self._groups:
-            group.envs.close()
+            worker.thread.join(_JOIN_SECONDS)
+            if not worker.thread.is_alive():  # one that hangs in an emulator is left behind with its envs
+                for group in worker.groups:
+                    group.envs.close()
 
     def publish(self, params: Any, version: int) -> None:
         """Hand version `version` to every actor that will use it. `params` sit on any one device."""

@@ -5,6 +5,7 @@ parts sit is no part of it: see `layout`. Imports nothing outside the standard l
 settings without starting JAX.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_type_hints
 
@@ -18,7 +19,7 @@ class Config:
     env_id: str
     seed: int
     total_env_steps: int = 50_000_000  # 200M frames
-    protocol: Literal["machado2018", "espeholt2018", "classic_control"] = "machado2018"
+    protocol: Literal["machado2018", "classic_control"] = "machado2018"
     schedule: Literal["sync", "cleanba"]
     network: Literal["resnet", "impala_shallow", "nature_cnn", "mlp"] = "resnet"
     num_envs: int = 128
@@ -157,9 +158,12 @@ def _check_types(config: Config) -> None:
     for field in fields(config):
         value, hint = getattr(config, field.name), hints[field.name]
         choices = get_args(hint)
+        if hint is float and type(value) is int:
+            value = float(value)  # YAML reads `1` as int; same meaning, one spelling
+            object.__setattr__(config, field.name, value)
         if choices and value not in choices:
             raise ValueError(f"{field.name} is {value!r}; allowed: {', '.join(choices)}")
-        if hint is float and type(value) is int:
-            object.__setattr__(config, field.name, float(value))  # YAML reads `1` as int; same meaning, one spelling
-        elif not choices and type(value) is not hint:
+        if not choices and type(value) is not hint:
             raise ValueError(f"{field.name} is {value!r}, a {type(value).__name__}; allowed: a {hint.__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{field.name} is {value}; allowed: a finite number")

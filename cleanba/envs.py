@@ -19,15 +19,6 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "max_episode_steps": ATARI_MAX_EPISODE_STEPS,
         "reward_clip": True,
     },
-    # Espeholt et al. 2018, appendix: no-op starts, minimal action set, life loss does not end an episode.
-    "espeholt2018": {
-        "repeat_action_probability": 0.0,
-        "full_action_space": False,
-        "episodic_life": False,
-        "noop_max": 30,
-        "max_episode_steps": ATARI_MAX_EPISODE_STEPS,
-        "reward_clip": True,
-    },
     "classic_control": {},  # the environment's own settings
 }
 

@@ -39,10 +39,3 @@ def evaluate(config: Config, params: Any, num_episodes: int, seed: int = 0) -> l
                 rows.append(row)
     envs.close()
     return rows
-
-
-def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean, sample standard deviation and number of games of `evaluate`'s rows."""
-    returns = np.array([row["episode_return"] for row in rows])
-    deviation = float(returns.std(ddof=1)) if len(returns) > 1 else float("nan")
-    return {"episodes": len(returns), "mean_return": float(returns.mean()), "std_return_ddof1": deviation}

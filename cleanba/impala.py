@@ -27,11 +27,7 @@ def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_t
     started = time.perf_counter()
     learners = Learners(training.learner_devices(config, layout), config.num_shards)
     network, params = training.make_network(config)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        # torch's form: optax's default puts eps inside the root (FINDINGS C11)
-        optax.scale_by_rms(config.rmsprop_decay, config.rmsprop_eps, eps_in_sqrt=False),
-    )
+    optimizer = make_optimizer(config)
     apply = jax.jit(training.make_apply(optimizer, params))
     gradient = learners.shard_program(partial(shard_gradient, config, network))
     state = jax.device_put(training.State(params, optimizer.init(params)), learners.lead)
@@ -64,6 +60,14 @@ def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_t
             seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
             rows.update(update, rollouts, learned, fingerprints, seconds)
     return state.params
+
+
+def make_optimizer(config: ImpalaConfig) -> optax.GradientTransformation:
+    """RMSProp in torch's form: optax's default puts eps inside the root, a first step 10 times smaller."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.scale_by_rms(config.rmsprop_decay, config.rmsprop_eps, eps_in_sqrt=False),
+    )
 
 
 def envs_in_parts(config: ImpalaConfig, batch: Batch) -> list[Batch]:

@@ -27,10 +27,7 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
     started = time.perf_counter()
     learners = Learners(training.learner_devices(config, layout), config.num_shards)
     network, params = training.make_network(config)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.scale_by_adam(eps=config.adam_eps),
-    )
+    optimizer = make_optimizer(config)
     apply = jax.jit(training.make_apply(optimizer, params))
     targets = learners.shard_program(partial(shard_targets, config, network))
     shuffle = learners.shard_program(partial(shard_shuffle, config))
@@ -80,6 +77,13 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
     return state.params
 
 
+def make_optimizer(config: PPOConfig) -> optax.GradientTransformation:
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.scale_by_adam(eps=config.adam_eps),
+    )
+
+
 class Targets(NamedTuple):
     """What one shard's rollout says of its rows, before the first minibatch."""
 
@@ -127,7 +131,7 @@ def minibatch_statistics(config: PPOConfig, valid: jax.Array, advantages: jax.Ar
 
     weights = of_minibatches(valid.astype(jnp.float32))
     values = of_minibatches(advantages)
-    count = jnp.sum(weights, axis=(0, 2))
+    count = jnp.maximum(jnp.sum(weights, axis=(0, 2)), 1)  # a minibatch of resets alone has a gradient of 0
     mean = jnp.sum(values * weights, axis=(0, 2)) / count
     variance = jnp.sum(jnp.square(values - mean[:, None]) * weights, axis=(0, 2)) / count
     return Statistics(mean, jnp.sqrt(variance), 1 / count)

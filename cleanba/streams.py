@@ -37,7 +37,7 @@ def env_seeds(seed: int, envs: range, *, segment: int = 0, evaluation: bool = Fa
 
 def key(seed: int, role: Role, *address: int) -> jax.Array:
     """The PRNG key at an address, such as (group, update)."""
-    out = jax.random.key(seed)
+    out = jax.random.key(seed, impl="threefry2x32")  # by name: the default can be set from outside
     for part in (int(role), *address):
         out = jax.random.fold_in(out, part)
     return out

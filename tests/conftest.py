@@ -5,6 +5,6 @@ from pathlib import Path
 
 from cleanba import numerics
 
-os.environ.update(numerics.environment("cpu", num_devices=4))
+os.environ.update(numerics.environment("cpu", num_devices=4, cpus=2))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ["WANDB_MODE"] = "offline"

@@ -1,5 +1,6 @@
 """Contracts D1 to D5: what must not change a bit of a run, and controls that show the comparison can fail."""
 
+import threading
 import time
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 import trainers
 from trainers import BREAKOUT, CARTPOLE, SMALL, first_difference
 
-from cleanba import actors, envs, learners, streams
+from cleanba import actors, envs, fingerprint, learners, streams, training
 
 UPDATES = 4
 ALGORITHMS = [("impala", "cleanba"), ("impala", "sync"), ("ppo", "sync"), ("ppo", "cleanba")]
@@ -87,17 +88,31 @@ def test_d5_policy_lag(schedule, lags):
 
 
 def test_d5_control_a_stale_version_is_an_error(monkeypatch):
-    """An actor that trains on with an old version is found at the update that it reaches."""
-    rollout = actors.Actors._rollout
+    """Actors that go on with the old parameters are found at the update that they reach."""
+    real = actors.policy_version
 
-    def stale(self, worker, update):
-        part = rollout(self, worker, update)
-        part.policy_version -= update == 3
-        return part
+    def stale(schedule, update):
+        is_actor = threading.current_thread().name.startswith("actor")
+        return real(schedule, update) - (is_actor and update == 3)
 
-    monkeypatch.setattr(actors.Actors, "_rollout", stale)
+    monkeypatch.setattr(actors, "policy_version", stale)
     with pytest.raises(RuntimeError, match=r"update 3: rollouts are of policy versions \{1\}, expected 2"):
         trainers.run(cartpole("impala", "sync"))
+
+
+def test_d4_control_a_digest_that_writes_is_seen(monkeypatch):
+    """A fingerprint that changed what it reads would change the parameters of the run."""
+    off, _ = trainers.run(cartpole("impala", "sync", fingerprint_every_updates=0))
+    shards = fingerprint.Fingerprints.shards
+
+    def writing(self, stage, slots):
+        if stage == "targets":
+            monkeypatch.setattr(training, "learning_rate", lambda config, update: 1.0)
+        shards(self, stage, slots)
+
+    monkeypatch.setattr(fingerprint.Fingerprints, "shards", writing)
+    on, _ = trainers.run(cartpole("impala", "sync"))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, on, off))
 
 
 def test_d6_control_a_shared_key_is_seen(monkeypatch):

@@ -25,7 +25,6 @@ def test_the_protocol_is_machados():
     assert protocol["repeat_action_probability"] == 0.25
     assert protocol["max_episode_steps"] == 27_000
     assert envs.spec("Breakout-v5", "machado2018").num_actions == 18  # Breakout's own set has 4
-    assert envs.spec("Breakout-v5", "espeholt2018").num_actions == 4
 
 
 def test_frames_depend_on_the_envs_own_seed_alone():

@@ -133,10 +133,10 @@ def test_other_budgets_and_protocols_are_told_per_game(tmp_path):
     write_run(tmp_path, cell())
     write_run(tmp_path, cell(algorithm="slow", total_env_steps=80_000))
     write_run(tmp_path, cell(env_id="Pong-v5"))
-    write_run(tmp_path, cell(env_id="Pong-v5", algorithm="slow", settings={**SMALL, "protocol": "espeholt2018"}))
+    write_run(tmp_path, cell(env_id="Pong-v5", algorithm="slow", settings={**SMALL, "protocol": "classic_control"}))
     assert records.differences(records.load(tmp_path, ["synthetic"]).runs) == [
         "Breakout-v5 has runs of different budgets in env steps: 40000, 80000",
-        "Pong-v5 has runs of different protocols: espeholt2018, machado2018",
+        "Pong-v5 has runs of different protocols: classic_control, machado2018",
     ]
 
 
