@@ -170,12 +170,11 @@ def _our_units(run: ForeignRun) -> pd.DataFrame:
 
 def _check_same_source(folder: Path, spec: Mapping[str, Any]) -> None:
     """A name is new, or holds records of the same parser, unit and protocol."""
-    if not (paths := _spec_paths(folder)):
-        return
-    found = _read_spec(paths[0])
-    for key in SAME_SOURCE:
-        if found[key] != spec[key]:
-            raise ValueError(f"{folder}: its records have {key} {found[key]}, not {spec[key]}; allowed: another --as")
+    for found in map(_read_spec, _spec_paths(folder)):
+        for key in SAME_SOURCE:
+            if found[key] != spec[key]:
+                there = f"its records have {key} {found[key]}, not {spec[key]}"
+                raise ValueError(f"{folder}: {there}; allowed: the same, or another --as")
 
 
 def _spec_paths(folder: Path) -> list[Path]:

@@ -85,6 +85,8 @@ class RunSpec:
         """Raises ValueError for another schema, and for a spec that no longer has the meaning of its run_id."""
         if stored.get("schema") != SCHEMA:
             raise ValueError(f"schema is {stored.get('schema')!r}; allowed: {SCHEMA}")
+        if stored.get("kind") == "foreign":
+            raise ValueError("it is a curve of others, which `cleanba ingest` read; allowed: a run of our own")
         named = [field.name for field in fields(cls)]
         check_keys(stored, where="run spec", required=(*named, "schema", "run_id", "name"))
         values: dict[str, Any] = {name: stored[name] for name in named}

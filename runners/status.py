@@ -66,7 +66,9 @@ def _experiments(results: Path) -> list[str]:
 
 
 def _folders(results: Path, experiment: str) -> Iterator[Path]:
-    yield from (path.parent for path in sorted((results / "runs" / experiment).glob("*/spec.json")))
+    """Runs of our own: a record that `cleanba ingest` made has a curve, and nothing to run."""
+    found = (path.parent for path in sorted((results / "runs" / experiment).glob("*/spec.json")))
+    yield from (folder for folder in found if not (folder / "curve.parquet").exists())
 
 
 def _cell(folder: Path) -> Cell:
