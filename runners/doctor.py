@@ -22,14 +22,7 @@ def show(console: Console, profiles: Path = PROFILES) -> None:
         *(("variable", f"{name}={value}") for name, value in facts["environment"].items()),
     ]
     for name, profile in load_profiles(profiles).items():
-        wrong = mismatches(profile, facts) + _platform_mismatch(profile.platform)
+        wrong = mismatches(profile, facts) + machine.platform_mismatches(profile.platform)
         lines.append(("profile", f"{name}: {'; '.join(wrong) if wrong else 'fits'}"))
     for what, words in lines:
         console.print(f"{what:9} {words}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _platform_mismatch(platform: str) -> list[str]:
-    """GPUs are counted when a run starts, with JAX; here it is told only whether there is a driver."""
-    if platform == "gpu" and machine.default_platform() != "gpu":
-        return ["platform gpu declared, no NVIDIA driver found"]
-    return []

@@ -18,7 +18,16 @@ from runners import machine
 from runners.options import BUSY, Options
 from runners.profiles import Profile, mismatches
 from runners.progress import Display, open_display
-from runners.record import Status, check_meaning, last_metrics, now, prepare, read_status, write_status
+from runners.record import (
+    Status,
+    check_meaning,
+    is_claimed,
+    last_metrics,
+    now,
+    prepare,
+    read_status,
+    write_status,
+)
 from runners.spec import RunSpec
 
 WORKER = (sys.executable, "-m", "runners.worker")
@@ -45,6 +54,7 @@ class _Child:
     spec: RunSpec
     folder: Path
     slot: int
+    before: Status | None  # that the worker found
     process: subprocess.Popen
 
 
@@ -72,10 +82,13 @@ def select(cells: Sequence[RunSpec], pattern: str | None) -> list[RunSpec]:
 
 
 def check_machine(cells: Sequence[RunSpec]) -> list[str]:
-    """One sentence per profile that this machine lacks the CPUs or the memory for."""
+    """One sentence per profile that this machine lacks the CPUs, the memory or the platform for."""
     facts = machine.host_facts()
-    found = [(profile.name, mismatches(profile, facts)) for profile in _profiles(cells)]
-    return [f"the machine is not profile {name}: {'; '.join(wrong)}" for name, wrong in found if wrong]
+    found = [
+        (profile, mismatches(profile, facts) + machine.platform_mismatches(profile.platform))
+        for profile in _profiles(cells)
+    ]
+    return [f"the machine is not profile {profile.name}: {'; '.join(wrong)}" for profile, wrong in found if wrong]
 
 
 def check_processes(cells: Sequence[RunSpec]) -> list[str]:
@@ -102,33 +115,31 @@ def launch(
 ) -> list[Outcome]:  # fmt: skip
     """Run cells, `jobs` at a time, and return how each ended, in the order of ending.
 
-    Ctrl-C or SIGTERM stops the children, marks their records and returns the outcomes so far. Raises OSError when a
-    record cannot be begun, once the children are stopped.
+    SIGINT (Ctrl-C), SIGTERM or SIGHUP stops the children, marks their records and returns the outcomes so far. Raises
+    OSError when a record cannot be begun, once the children are stopped.
     """
     display = display or open_display(len(cells))
+    jobs = min(jobs, len(cells))
     usable, cpus = sorted(os.sched_getaffinity(0)), max(cell.profile.cpus for cell in cells)
     sets = cpu_sets(usable, jobs, cpus)
-    options = replace(options, cpus_shared=jobs * cpus > len(usable))
+    options = replace(options, cpus_shared=jobs * cpus > len(usable), launcher_pid=os.getpid())
     waiting, children, outcomes = list(reversed(cells)), [], []
-    try:
-        with _interruptible():
-            while waiting or children:
-                while waiting and len(children) < jobs:
-                    slot = min(set(range(jobs)) - {child.slot for child in children})
-                    children.append(_start(waiting.pop(), results, slot, replace(options, cpu_ids=sets[slot]), command))
-                    display.started(children[-1].spec, children[-1].folder)
+    with _noted_signals() as noted:
+        try:
+            while (waiting or children) and not noted:
+                while waiting and len(children) < jobs and not noted:
+                    spec, slot = waiting.pop(), min(set(range(jobs)) - {child.slot for child in children})
+                    cpu_ids = sets[slot][: spec.profile.cpus]
+                    children.append(_start(spec, results, slot, replace(options, cpu_ids=cpu_ids), command))
+                    display.started(spec, children[-1].folder)
                 for child in [child for child in children if child.process.poll() is not None]:
                     children.remove(child)
                     outcomes.append(_settle(child, display))
                 display.look(child.folder for child in children)
                 sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        outcomes += _stop(children, display)
-    except BaseException:
-        _stop(children, display)
-        raise
-    finally:
-        display.close()
+        finally:
+            outcomes += _stop(children, display)
+            display.close()
     return outcomes
 
 
@@ -140,6 +151,7 @@ def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: S
     """A child in a session of its own, so that Ctrl-C reaches the launcher alone; its output goes to the run's log."""
     folder = spec.folder(results)
     prepare(folder, spec)
+    before = read_status(folder)
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             [*command, str(folder), options.to_json()],
@@ -149,27 +161,33 @@ def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: S
             start_new_session=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )
-    return _Child(spec=spec, folder=folder, slot=slot, process=process)
+    return _Child(spec=spec, folder=folder, slot=slot, before=before, process=process)
 
 
 def _settle(child: _Child, display: Display) -> Outcome:
-    """Read how a child ended. One that died without a word, killed or out of memory, is marked here."""
+    """Read how a child ended. One that died without a word, killed or out of memory, is marked here; a record that it
+    has closed, or that another worker has or has completed, is left as it is."""
     code = child.process.wait()
     status = read_status(child.folder)
-    state, reason = (status.state, status.reason) if status else ("failed", "")
-    if code == BUSY:
+    if status and (status.state == "complete" or (status.state != "running" and status != child.before)):
+        state, reason = status.state, status.reason
+    elif code == BUSY or is_claimed(child.folder):
         state, reason = "busy", "another worker has this record"
-    elif state == "running" or (code != 0 and state != "failed"):
-        state, reason = "failed", _last_word(code)
+    else:
+        state, reason = "failed", _last_word(code, child.folder)
         _mark_failed(child.folder, status, reason)
-    display.finished(child.spec, child.folder, state, reason)
+    warnings = [f"warning: {sentence}" for sentence in status.warnings] if status else []
+    display.finished(child.spec, child.folder, state, "; ".join(filter(None, [reason, *warnings])))
     return Outcome(spec=child.spec, folder=child.folder, state=state, reason=reason)
 
 
-def _last_word(code: int) -> str:
+def _last_word(code: int, folder: Path) -> str:
+    """Of a worker that could not write its own: the signal, or the last line of its traceback."""
     if code < 0:
         return f"the worker was ended by {signal.Signals(-code).name}"
-    return f"the worker ended with exit code {code}"
+    lines = (folder / "log.txt").read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"the worker ended with exit code {code}{f' ({last})' if last else ''}"
 
 
 def _mark_failed(folder: Path, status: Status | None, reason: str) -> None:
@@ -189,20 +207,20 @@ def _stop(children: list[_Child], display: Display) -> list[Outcome]:
     for child in children:
         try:
             child.process.wait(max(0.0, deadline - monotonic()))
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except subprocess.TimeoutExpired:
             child.process.kill()
     return [_settle(child, display) for child in children]
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does."""
-
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _noted_signals() -> Iterator[list[int]]:
+    """The signals that ask the launcher to end, in a list for its loop to look at: one that raised would lose whatever
+    it fell into. SIGINT and SIGHUP stay ignored where they were, as in the background or under nohup."""
+    noted: list[int] = []
+    asked = [name for name in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(name) != signal.SIG_IGN]
+    before = {name: signal.signal(name, lambda number, _: noted.append(number)) for name in (signal.SIGTERM, *asked)}
     try:
-        yield
+        yield noted
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for name, handler in before.items():
+            signal.signal(name, handler)

@@ -16,7 +16,7 @@ PACKAGES = ("cleanba-bench", "jax", "jaxlib", "flax", "optax", "rlax", "envpool"
 VARIABLES = (
     "XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "XLA_PYTHON_CLIENT_MEM_FRACTION",
     "XLA_PYTHON_CLIENT_PREALLOCATE", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TF_CUDNN_DETERMINISTIC",
-    "OMP_NUM_THREADS",
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE",
 )  # fmt: skip
 CGROUP = Path("/sys/fs/cgroup")
 SOURCE = Path(__file__).resolve().parents[1]
@@ -95,10 +95,21 @@ def default_platform() -> str:
     return "gpu" if shutil.which("nvidia-smi") else "cpu"
 
 
+def platform_mismatches(declared: str) -> list[str]:
+    """GPUs are counted when a run starts, with JAX; here it is told only whether there is a driver."""
+    if declared == "gpu" and default_platform() != "gpu":
+        return ["platform gpu declared, no NVIDIA driver found"]
+    return []
+
+
 def _devices() -> dict[str, Any]:
     import jax
 
-    devices = jax.local_devices()
+    try:
+        devices = jax.local_devices()
+    except (RuntimeError, AssertionError) as error:  # without a GPU, JAX 0.10 fails an assertion that says nothing
+        platforms = os.environ.get("JAX_PLATFORMS", "any platform")
+        raise RuntimeError(f"JAX cannot start on {platforms}{f' ({error})' if str(error) else ''}") from error
     return {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)}
 
 

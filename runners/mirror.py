@@ -1,7 +1,6 @@
 """The W&B mirror of a run's record: written from its rows, offline unless asked, never a reason for a run to fail."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,32 @@ INIT_TIMEOUT_SECONDS = 30.0  # wandb's own 90 would hold up a run that has no ne
 FINISH_TIMEOUT_SECONDS = 120.0  # for the last rows; what does not arrive stays in the run's folder for `wandb sync`
 
 
-class Mirror:
-    """Hands rows to a W&B run until the first failure, which is told once."""
+Warn = Callable[[str], None]
 
-    def __init__(self, run: Any, log_frequency: int):
+
+class Mirror:
+    """Hands the first row, every `log_frequency`-th and the last to a W&B run until the first failure, told once."""
+
+    def __init__(self, run: Any, log_frequency: int, warn: Warn):
         self._run = run
         self._log_frequency = log_frequency
+        self._warn = warn
+        self._unlogged: Row | None = None
 
     def metrics(self, row: Row) -> None:
         """One row of the record's metrics, with the original's `global_step` beside `env_steps`."""
-        if row["update"] % self._log_frequency == 0:
-            self._attempt(lambda run: run.log({**row, "global_step": row["env_steps"]}))
+        self._unlogged = row
+        if row["update"] == 1 or row["update"] % self._log_frequency == 0:
+            self._log()
 
     def finish(self, exit_code: int) -> None:
+        self._log()
         self._attempt(lambda run: run.finish(exit_code=exit_code))
+
+    def _log(self) -> None:
+        if row := self._unlogged:
+            self._attempt(lambda run: run.log({**row, "global_step": row["env_steps"]}))
+        self._unlogged = None
 
     def _attempt(self, action: Callable[[Any], None]) -> None:
         if self._run is None:
@@ -35,7 +46,7 @@ class Mirror:
         try:
             action(self._run)
         except Exception as error:  # whatever W&B raises, the record has the rows
-            _warn("mirror off", error)
+            self._warn(_sentence("mirror off", error))
             self._run = None
 
 
@@ -44,17 +55,17 @@ def mode(track: bool) -> str:
     return os.environ.get("WANDB_MODE") or ("online" if track else "offline")
 
 
-def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str | None) -> Mirror:
+def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str | None, warn: Warn) -> Mirror:
     """Begin the W&B run of a record; a mirror that does nothing when W&B is disabled or cannot start."""
     if mode(options.track) == "disabled":
-        return Mirror(None, options.log_frequency)
+        return Mirror(None, options.log_frequency, warn)
     for attempt in dict.fromkeys((mode(options.track), "offline")):  # a server out of reach still leaves a file to sync
         try:
-            return Mirror(_init(spec, folder, options, describe, attempt), options.log_frequency)
+            return Mirror(_init(spec, folder, options, describe, attempt), options.log_frequency, warn)
         except Exception as error:  # no network, no login, no disk: the run goes on without
-            _warn(f"{attempt} mirror failed", error)
-            _forget_service()
-    return Mirror(None, options.log_frequency)
+            warn(_sentence(f"{attempt} mirror failed", error))
+            _forget_service(warn)
+    return Mirror(None, options.log_frequency, warn)
 
 
 def config(spec: RunSpec) -> dict[str, Any]:
@@ -101,16 +112,15 @@ def _init(spec: RunSpec, folder: Path, options: Options, describe: str | None, a
     return run
 
 
-def _forget_service() -> None:
+def _forget_service(warn: Warn) -> None:
     """W&B's service process keeps the id of a run that could not start; a second attempt needs a new process."""
     try:
         import wandb
 
         wandb.teardown()
     except Exception as error:
-        _warn("service could not be ended", error)
+        warn(_sentence("service could not be ended", error))
 
 
-def _warn(what: str, error: Exception) -> None:
-    words = " ".join(str(error).split())
-    print(f"warning: W&B {what}, the run goes on: {type(error).__name__}: {words}", file=sys.stderr)
+def _sentence(what: str, error: Exception) -> str:
+    return f"W&B {what}, the run goes on: {type(error).__name__}: {' '.join(str(error).split())}"

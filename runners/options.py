@@ -13,6 +13,7 @@ class Options:
     allow_mismatch: bool = False
     save_policy: bool = True
     cpu_ids: tuple[int, ...] = ()  # that the launcher has set aside; none: the first usable ones
+    launcher_pid: int = 0  # whose end ends the worker; 0: a worker that a person started
     cpus_shared: bool = False  # with other runs of the same launcher; their speed is then not the profile's
     track: bool = False  # W&B online
     wandb_project: str = "cleanba-bench"

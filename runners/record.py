@@ -7,16 +7,19 @@ rows are read: a launcher looks at the statuses of a thousand runs without it.
 
 import csv
 import errno
+import fcntl
 import io
 import json
 import math
 import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from runners.spec import SCHEMA, RunSpec
@@ -43,6 +46,7 @@ METRICS = {**_SEGMENT, "update": "int64", "env_steps": "int64", "frames": "int64
 FILES = {"metrics": "metrics.jsonl", **{table: f"{table}.csv" for table in COLUMNS}}
 STATES = ("running", "complete", "failed", "invalid")
 HEARTBEAT_SECONDS = 1.0  # status.json is rewritten at most this often
+CLAIM_SECONDS = 0.5  # a worker tries for so long: `is_claimed` holds the lock for a moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ class Status:
     updated_at: str
     env_steps: int = 0
     pid: int = 0
+    warnings: list[str] = field(default_factory=list)  # what went wrong beside the run, such as its W&B mirror
     schema: int = SCHEMA
 
 
@@ -123,6 +128,40 @@ def prepare(folder: Path, spec: RunSpec) -> None:
         write_atomically(folder / "spec.json", spec.to_json())
 
 
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Hold the record against other workers of this machine. Raises BlockingIOError when one has it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a worker of this machine has the record."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    deadline = monotonic() + CLAIM_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() > deadline:
+                raise
+        sleep(0.05)
+
+
 def next_segment(folder: Path) -> int:
     """0 for a run's first start, then one more than the last."""
     return 1 + max((int(path.name.split(".")[1]) for path in folder.glob("machine.*.json")), default=-1)
@@ -135,17 +174,18 @@ def write_machine(folder: Path, segment: int, facts: Row) -> None:
 class RecordWriter:
     """The trainer's Recorder (see cleanba.recorder): appends each row to its table before it returns.
 
-    `on_metrics` is called with each row of metrics after it is written; the mirrors follow the record through it.
+    `on_metrics`, once set, is called with each row of metrics after it is written; the mirror follows the record so.
     """
 
-    def __init__(self, folder: Path, *, segment: int, on_metrics: Callable[[Row], None] | None = None):
+    on_metrics: Callable[[Row], None] | None = None
+
+    def __init__(self, folder: Path, *, segment: int):
         found = read_status(folder)
         if found and found.state == "complete":
             raise ValueError(f"{folder}: the record is complete; nothing may be added to it")
         self.folder = folder
         self.status = Status(state="running", segment=segment, started_at=now(), updated_at=now(), pid=os.getpid())
         self._beat_at = monotonic()
-        self._on_metrics = on_metrics
         self._files = {table: _open_whole_lines(folder / name) for table, name in FILES.items()}
         for table, columns in COLUMNS.items():
             if os.fstat(self._files[table]).st_size == 0:
@@ -153,17 +193,15 @@ class RecordWriter:
         write_status(folder, self.status)
 
     def metrics(self, row: Row) -> None:
-        """A number that is not finite is stored as missing; a loss that is not finite ends the run."""
+        """A number that is not finite is stored as missing; whether the run goes on is the trainer's to say."""
         row = self._complete({key: _plain(value) for key, value in row.items()})
         finite = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
         }
         _write_all(self._files["metrics"], json.dumps(finite) + "\n")
-        if lost := [key for key in row if key.startswith("losses/") and finite[key] is None]:
-            raise FloatingPointError(f"update {row['update']}: {lost[0]} is {row[lost[0]]}")
         self._heartbeat(row["env_steps"])
-        if self._on_metrics:
-            self._on_metrics(finite)
+        if self.on_metrics:
+            self.on_metrics(finite)
 
     def episodes(self, rows: Sequence[Row]) -> None:
         self._append("episodes", rows)
@@ -175,13 +213,21 @@ class RecordWriter:
         self._append("timing", [row])
 
     def close(self, state: str, reason: str = "") -> None:
-        """The run's last word. A complete record is compacted before it is called complete."""
-        for file in self._files.values():
-            os.close(file)
+        """The run's last word. A complete record is compacted before it is called complete; where that fails, the
+        record may still be closed as failed."""
+        while self._files:
+            os.close(self._files.popitem()[1])
         if state == "complete":
             compact(self.folder)
         self.status = replace(self.status, state=state, reason=reason, updated_at=now())
         write_status(self.folder, self.status)
+
+    def warn(self, sentence: str) -> None:
+        """Keep what a person should know of a run that goes on, or is over, all the same."""
+        print(f"warning: {sentence}", file=sys.stderr)
+        self.status = replace(self.status, warnings=[*self.status.warnings, sentence])
+        with suppress(OSError):  # a warning that cannot be kept must not end the run
+            write_status(self.folder, self.status)
 
     def _complete(self, row: Row) -> dict[str, Any]:
         return {"schema": SCHEMA, "segment": self.status.segment, **row}
@@ -276,8 +322,11 @@ def compact(folder: Path) -> None:
         text = folder / name
         if text.exists():
             temporary = folder / f".{table}.parquet"
-            _stored_rows(folder, table).to_parquet(temporary, index=False)
-            os.replace(temporary, folder / f"{table}.parquet")
+            try:
+                _stored_rows(folder, table).to_parquet(temporary, index=False)
+                os.replace(temporary, folder / f"{table}.parquet")
+            finally:
+                temporary.unlink(missing_ok=True)
             text.unlink()
 
 

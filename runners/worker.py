@@ -5,7 +5,7 @@
 JAX is imported after the environment is set, and in this process only.
 """
 
-import fcntl
+import ctypes
 import importlib
 import os
 import signal
@@ -20,16 +20,17 @@ from runners import machine
 from runners.mirror import start_mirror
 from runners.options import BUSY, Options
 from runners.profiles import mismatches
-from runners.record import RecordWriter, next_segment, read_spec, write_machine
+from runners.record import RecordWriter, claim, next_segment, read_spec, read_status, write_machine
 from runners.spec import RunSpec
 
 COMPILATION_CACHE = Path.home() / ".cache" / "cleanba-bench" / "xla"  # most of a short run is compilation
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that the kernel sends when the parent is gone
 
 Train = Callable[[RunSpec, RecordWriter], None]
 
 
-class Stopped(BaseException):
-    """A signal asked the worker to end."""
+class Ended(BaseException):
+    """A signal, or the end of its launcher, asked the worker to end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +51,10 @@ def run_cell(
 ) -> int:
     """Carry out one run and keep its record. Returns the exit code: 0, 1 when it failed, BUSY when another has it."""
     try:
-        with _claim(folder), _stop_on_signal():
+        with claim(folder), _end_on_signal():
+            if (found := read_status(folder)) and found.state == "complete":
+                print(f"{folder}: another worker has completed this record", file=sys.stderr)
+                return 0
             return _run_claimed(spec, folder, train, options, measure)
     except BlockingIOError:
         print(f"{folder}: another worker has this record", file=sys.stderr)
@@ -64,7 +68,7 @@ def set_environment(spec: RunSpec) -> None:
     if "jax" in sys.modules:
         raise RuntimeError("jax is imported already: the environment variables that it reads would come too late")
     profile = spec.profile
-    os.environ.update(numerics.environment(profile.platform, spec.layout().devices_per_process))
+    os.environ.update(numerics.environment(profile.platform, spec.layout().devices_per_process, profile.cpus))
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILATION_CACHE))
 
 
@@ -84,51 +88,62 @@ def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:
 
 
 def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, measure) -> int:
-    segment = next_segment(folder)
-    machine.confine(spec.profile.cpus, options.cpu_ids)
-    facts = measure() | {"cpus_shared": options.cpus_shared}
-    write_machine(folder, segment, facts)
-    mirror = start_mirror(spec, folder, options, describe=facts.get("git", {}).get("describe"))
-    writer = RecordWriter(folder, segment=segment, on_metrics=mirror.metrics)
+    writer, mirror = RecordWriter(folder, segment=next_segment(folder)), None
     try:
-        wrong = mismatches(spec.profile, facts)
-        if wrong and not options.allow_mismatch:
-            raise ValueError(f"the machine is not profile {spec.profile.name}: {'; '.join(wrong)}")
-        train(spec, writer)
-        if writer.status.env_steps < spec.planned_env_steps:
-            raise RuntimeError(f"training ended after {writer.status.env_steps} of {spec.planned_env_steps} env steps")
-        writer.close("invalid" if wrong else "complete", "; ".join(wrong))
+        _end_with(options.launcher_pid)
+        machine.confine(spec.profile.cpus, options.cpu_ids)
+        facts = measure() | {"cpus_shared": options.cpus_shared}
+        write_machine(folder, writer.status.segment, facts)
+        describe = facts.get("git", {}).get("describe")
+        mirror = start_mirror(spec, folder, options, describe=describe, warn=writer.warn)
+        writer.on_metrics = mirror.metrics
+        _train_checked(spec, train, writer, mismatches(spec.profile, facts), options)
     except BaseException as error:  # whatever ended the run, its record must say so
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exc()
-        writer.close("failed", f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-        mirror.finish(1)
+        if writer.status.state == "running":
+            writer.close("failed", _sentence(error))
+        if mirror:
+            mirror.finish(1)
         return 1
-    mirror.finish(0)
+    with suppress(Ended):  # the record is closed: what W&B has still to send changes nothing of it
+        mirror.finish(0)
     return 0
 
 
-@contextmanager
-def _claim(folder: Path) -> Iterator[None]:
-    """Hold the record against other workers of this machine. Raises BlockingIOError when one has it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
+def _train_checked(spec: RunSpec, train: Train, writer: RecordWriter, wrong: list[str], options: Options) -> None:
+    """Train on the machine that the profile declares, or file the run as invalid; nothing less than all env steps."""
+    if wrong and not options.allow_mismatch:
+        raise ValueError(f"the machine is not profile {spec.profile.name}: {'; '.join(wrong)}")
+    train(spec, writer)
+    if writer.status.env_steps < spec.planned_env_steps:
+        raise RuntimeError(f"training ended after {writer.status.env_steps} of {spec.planned_env_steps} env steps")
+    writer.close("invalid" if wrong else "complete", "; ".join(wrong))
+
+
+def _sentence(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _end_with(launcher_pid: int) -> None:
+    """SIGTERM when the launcher is gone, killed perhaps: nobody would know of a worker that goes on. Linux only."""
+    if launcher_pid:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != launcher_pid:  # it was gone before
+            raise Ended("its launcher is gone")
 
 
 @contextmanager
-def _stop_on_signal() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped in the main thread, once."""
+def _end_on_signal() -> Iterator[None]:
+    """SIGTERM and SIGINT raise Ended in the main thread, once."""
 
-    def stop(number, frame):
+    def end(number, frame):
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, signal.SIG_IGN)
-        raise Stopped(f"by {signal.Signals(number).name}")
+        raise Ended(f"by {signal.Signals(number).name}")
 
-    before = {name: signal.signal(name, stop) for name in (signal.SIGTERM, signal.SIGINT)}
+    before = {name: signal.signal(name, end) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

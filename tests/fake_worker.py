@@ -14,7 +14,7 @@ from runners.record import RecordWriter, read_spec
 from runners.spec import RunSpec
 from runners.worker import run_cell
 
-GOOD, RAISES, KILLED, HANGS, STOPS_EARLY, PRINTS_CPUS = 1, 2, 3, 4, 5, 6
+GOOD, RAISES, KILLED, HANGS, STOPS_EARLY, PRINTS_CPUS, ENDS_BADLY = 1, 2, 3, 4, 5, 6, 99
 
 
 def count(spec: RunSpec, recorder: RecordWriter) -> None:
@@ -40,4 +40,6 @@ def misbehave(seed: int) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    sys.exit(run_cell(read_spec(folder), folder, count, Options.from_json(sys.argv[2]), measure=host_facts))
+    spec = read_spec(folder)
+    code = run_cell(spec, folder, count, Options.from_json(sys.argv[2]), measure=host_facts)
+    sys.exit(9 if spec.seed == ENDS_BADLY else code)

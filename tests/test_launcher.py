@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,8 +17,9 @@ import pytest
 from cells import FAKE_WORKER, PROFILE, ROOT, SETTINGS, make_spec
 from rich.console import Console
 
-from runners import launcher
+from runners import launcher, machine, worker
 from runners.launcher import cpu_sets, launch, select, unfinished
+from runners.machine import host_facts
 from runners.options import BUSY, Options
 from runners.progress import LiveDisplay, PlainDisplay, describe
 from runners.record import last_metrics, prepare, read_rows, read_status, write_status
@@ -85,6 +87,26 @@ def test_jobs_run_side_by_side_on_cpus_apart(go):
     assert len(set(sets)) == 2
 
 
+def test_a_run_has_no_more_cpus_than_its_own_profile_declares(go):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs 2 CPUs")
+    cells = [make_spec(seed=6), make_spec(seed=7, profile=dataclasses.replace(PROFILE, name="two", cpus=2))]
+    outcomes, _ = go(cells, jobs=1)
+    counts = {seed: len(json.loads(log_line(outcomes[seed], "cpus "))) for seed in (6, 7)}
+    assert counts == {6: 1, 7: 2}
+
+
+def test_jobs_without_a_cell_share_no_cpus(go, tmp_path):
+    cell = make_spec()
+    go([cell], jobs=1000)
+    assert json.loads((cell.folder(tmp_path) / "machine.0.json").read_text())["cpus_shared"] is False
+
+
+def log_line(outcome, start):
+    """What stands after `start` in the last such line of a run's log."""
+    return [line for line in outcome.log.read_text().splitlines() if line.startswith(start)][-1].removeprefix(start)
+
+
 def test_cpu_sets():
     assert cpu_sets([0, 1, 2, 3], jobs=2, cpus=2) == [(0, 1), (2, 3)]
     assert cpu_sets([4, 7], jobs=2, cpus=1) == [(4,), (7,)]
@@ -100,9 +122,9 @@ def test_ctrl_c_stops_the_children_and_marks_them(go, tmp_path):
     outcomes, _ = go(cells, jobs=1)
     assert time.monotonic() - started < 10
     assert {seed: (outcome.state, outcome.reason) for seed, outcome in outcomes.items()} == {
-        fake_worker.HANGS: ("failed", "Stopped: by SIGTERM")
+        fake_worker.HANGS: ("failed", "Ended: by SIGTERM")
     }
-    assert read_status(folder).reason == "Stopped: by SIGTERM"
+    assert read_status(folder).reason == "Ended: by SIGTERM"
     assert not process_exists(read_status(folder).pid)
     assert len(read_rows(folder, "metrics")) == 3
 
@@ -124,6 +146,93 @@ def process_exists(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_second_ctrl_c_loses_nothing(go, tmp_path):
+    cells = [make_spec(seed=fake_worker.HANGS), make_spec(seed=fake_worker.HANGS, experiment="beside")]
+    folders = [cell.folder(tmp_path) for cell in cells]
+
+    def interrupt_twice():
+        interrupt_when(lambda: all(map(reached_update_3, folders)))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt_twice).start()
+    go(cells, jobs=2)
+    assert [read_status(folder).reason for folder in folders] == ["Ended: by SIGTERM"] * 2
+
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from cells import FAKE_WORKER, make_spec
+from runners.launcher import launch
+from runners.options import Options
+outcomes = launch([make_spec(seed=4)], Path(sys.argv[1]), jobs=1, options=Options(), command=FAKE_WORKER)
+print([outcome.reason for outcome in outcomes])
+"""
+
+
+def launch_apart(tmp_path, ignored=()):
+    """A launcher in a process of its own with a run that hangs; it and the run's folder, once the run is under way."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(tmp_path)],
+        cwd=ROOT / "tests", stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: [signal.signal(name, signal.SIG_IGN) for name in ignored],
+    )  # fmt: skip
+    folder = make_spec(seed=fake_worker.HANGS).folder(tmp_path)
+    assert within_seconds(20, lambda: folder.exists() and reached_update_3(folder))
+    return process, folder
+
+
+def within_seconds(seconds, condition):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_launcher_that_is_asked_to_end_takes_its_workers_along(tmp_path, number):
+    process, folder = launch_apart(tmp_path)
+    process.send_signal(number)
+    assert process.communicate(timeout=20)[0].splitlines()[-1] == "['Ended: by SIGTERM']"
+    assert read_status(folder).reason == "Ended: by SIGTERM"
+
+
+def test_a_launcher_in_the_background_ends_on_sigterm_alone(tmp_path):
+    process, folder = launch_apart(tmp_path, ignored=(signal.SIGINT, signal.SIGHUP))
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert read_status(folder).state == "running"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0].splitlines()[-1] == "['Ended: by SIGTERM']"
+
+
+def test_the_worker_of_a_killed_launcher_ends(tmp_path):
+    process, folder = launch_apart(tmp_path)
+    process.kill()
+    process.communicate()
+    assert within_seconds(10, lambda: read_status(folder).state != "running")
+    assert read_status(folder).reason == "Ended: by SIGTERM"
+    assert within_seconds(10, lambda: not process_exists(read_status(folder).pid))
+
+
+def test_a_worker_whose_launcher_is_gone_already_does_not_begin(tmp_path):
+    cell = make_spec()
+    prepare(tmp_path / "run", cell)
+    gone = Options(launcher_pid=os.getpid())  # which is not the parent of this process
+    code = f"""
+from pathlib import Path
+import fake_worker
+from runners.options import Options
+from runners.record import read_spec
+folder = Path({str(tmp_path / "run")!r})
+fake_worker.run_cell(read_spec(folder), folder, fake_worker.count, Options.from_json('{gone.to_json()}'), measure=dict)
+"""
+    between = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    subprocess.run([sys.executable, "-c", between], cwd=ROOT / "tests", check=True)
+    assert read_status(tmp_path / "run").reason == "Ended: its launcher is gone"
 
 
 def test_a_child_that_does_not_stop_is_killed_and_marked(go, tmp_path, monkeypatch):
@@ -151,6 +260,102 @@ def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path):
     assert read_status(folder).env_steps == 123
     outcomes, _ = go([cell])  # the other is gone
     assert outcomes[1].state == "complete"
+
+
+def test_a_record_that_another_launcher_has_completed_is_left_as_it_is(go, tmp_path):
+    cell = make_spec()
+    go([cell])
+    before = (cell.folder(tmp_path) / "status.json").read_bytes()
+    outcomes, _ = go([cell])  # whose launcher looked before the other one was through
+    assert (outcomes[1].state, outcomes[1].reason) == ("complete", "")
+    assert (cell.folder(tmp_path) / "status.json").read_bytes() == before
+    assert not (cell.folder(tmp_path) / "machine.1.json").exists()
+
+
+@pytest.fixture
+def unconfined(monkeypatch):
+    """For a run in this process, which needs its CPUs afterwards."""
+    monkeypatch.setattr(machine, "confine", lambda *_: None)
+
+
+class Mirror:
+    """In the place of W&B's: what it is told, and what it does when the run is over."""
+
+    def __init__(self, finish=lambda: None):
+        self.exit_codes, self._finish = [], finish
+
+    def metrics(self, row):
+        pass
+
+    def finish(self, exit_code):
+        self.exit_codes.append(exit_code)
+        self._finish()
+
+
+def test_a_signal_after_the_record_is_closed_changes_nothing_of_it(tmp_path, monkeypatch, unconfined):
+    mirror = Mirror(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(worker, "start_mirror", lambda *_, **__: mirror)
+    prepare(tmp_path, make_spec())
+    assert run_cell(make_spec(), tmp_path, fake_worker.count, Options(), measure=host_facts) == 0
+    assert mirror.exit_codes == [0]
+    assert (read_status(tmp_path).state, read_status(tmp_path).reason) == ("complete", "")
+
+
+def test_a_worker_that_ends_badly_after_it_closed_its_record_leaves_it_complete(go, tmp_path):
+    cell = make_spec(seed=fake_worker.ENDS_BADLY)
+    outcomes, _ = go([cell])
+    assert outcomes[cell.seed].state == read_status(cell.folder(tmp_path)).state == "complete"
+
+
+def fail(*_, **__):
+    raise RuntimeError("JAX cannot\n  start")
+
+
+@pytest.mark.parametrize("part", ["machine.confine", "write_machine", "start_mirror", "measure"])
+def test_a_failure_at_the_start_has_its_own_sentence_and_not_the_last_runs(tmp_path, monkeypatch, unconfined, part):
+    prepare(tmp_path, make_spec())
+    write_status(tmp_path, dataclasses.replace(read_status(tmp_path), state="failed", reason="of yesterday"))
+    if part != "measure":
+        monkeypatch.setattr(f"runners.worker.{part}", fail)
+    measure = fail if part == "measure" else host_facts
+    assert run_cell(make_spec(), tmp_path, fake_worker.count, Options(), measure=measure) == 1
+    assert (read_status(tmp_path).state, read_status(tmp_path).reason) == ("failed", "RuntimeError: JAX cannot start")
+
+
+def test_a_worker_that_cannot_even_begin_has_the_last_line_of_its_log(tmp_path):
+    cell = make_spec()
+    prepare(cell.folder(tmp_path), cell)
+    write_status(cell.folder(tmp_path), dataclasses.replace(read_status(cell.folder(tmp_path)), state="failed"))
+    command = (sys.executable, "-c", "raise RuntimeError('jax is imported already')")
+    display = PlainDisplay(Console(file=StringIO()), 1)
+    (outcome,) = launch([cell], tmp_path, jobs=1, options=Options(), command=command, display=display)
+    assert outcome.reason == "the worker ended with exit code 1 (RuntimeError: jax is imported already)"
+    assert read_status(cell.folder(tmp_path)).reason == outcome.reason
+
+
+def test_what_went_wrong_beside_a_run_is_shown_when_it_is_finished(go, tmp_path, monkeypatch):
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "wandb.py").write_text(
+        "Settings = dict\ndef teardown(): pass\ndef init(**_): raise OSError('no network')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'stub'}:{ROOT}")
+    monkeypatch.delenv("WANDB_MODE")
+    cell = make_spec()
+    outcomes, shown = go([cell], track=True)
+    warnings = [f"W&B {mode} mirror failed, the run goes on: OSError: no network" for mode in ("online", "offline")]
+    assert outcomes[1].state == "complete"
+    assert read_status(cell.folder(tmp_path)).warnings == warnings
+    assert f"complete {cell.name}: warning: {warnings[0]}; warning: {warnings[1]} (1 of 1 runs)" in shown
+
+
+def test_a_gpu_profile_is_refused_where_there_is_no_driver(monkeypatch):
+    cell = make_spec(profile=dataclasses.replace(PROFILE, platform="gpu"))
+    monkeypatch.setattr(machine, "default_platform", lambda: "cpu")
+    assert launcher.check_machine([cell]) == [
+        "the machine is not profile one: platform gpu declared, no NVIDIA driver found"
+    ]
+    monkeypatch.setattr(machine, "default_platform", lambda: "gpu")
+    assert launcher.check_machine([cell]) == []
 
 
 def test_a_machine_that_is_not_the_profile_is_refused_or_filed_as_invalid(go, tmp_path):

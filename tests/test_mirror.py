@@ -28,7 +28,9 @@ from runners.mirror import start_mirror
 from runners.options import Options
 from runners.record import read_spec
 folder = Path(sys.argv[1])
-started = start_mirror(read_spec(folder), folder, Options.from_json(sys.argv[2]), describe="v1-2-gabc")
+options = Options.from_json(sys.argv[2])
+warn = lambda sentence: print(sentence, file=sys.stderr)
+started = start_mirror(read_spec(folder), folder, options, describe="v1-2-gabc", warn=warn)
 for row in json.loads({json.dumps(json.dumps(ROWS))}):
     started.metrics(row)
 started.finish(0)
@@ -125,12 +127,12 @@ def test_no_host_name_is_stored(offline):
 def test_without_network_the_run_goes_on_with_a_warning_and_an_offline_file(tmp_path):
     unreachable = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "3"}
     warnings = write_mirror(tmp_path / "run", Options(track=True), **unreachable)
-    assert "warning: W&B online mirror failed, the run goes on: " in warnings
+    assert "W&B online mirror failed, the run goes on: " in warnings
     (path,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
     assert sum(record.WhichOneof("record_type") == "history" for record in stored_records(path)) == 3
 
 
-def test_a_failure_while_logging_is_told_once(capsys):
+def test_a_failure_while_logging_is_told_once():
     class Broken:
         def log(self, row):
             raise OSError("no space left")
@@ -138,14 +140,15 @@ def test_a_failure_while_logging_is_told_once(capsys):
         def finish(self, exit_code):
             raise AssertionError("a broken mirror is left alone")
 
-    broken = Mirror(Broken(), 1)
+    told = []
+    broken = Mirror(Broken(), 1, told.append)
     for row in ROWS:
         broken.metrics(row)
     broken.finish(0)
-    assert capsys.readouterr().err == "warning: W&B mirror off, the run goes on: OSError: no space left\n"
+    assert told == ["W&B mirror off, the run goes on: OSError: no space left"]
 
 
-def test_log_frequency_counts_updates():
+def test_the_first_row_every_kth_and_the_last_are_logged():
     class Kept:
         def __init__(self):
             self.updates = []
@@ -153,11 +156,16 @@ def test_log_frequency_counts_updates():
         def log(self, row):
             self.updates.append(row["update"])
 
-    kept = Kept()
-    every_third = Mirror(kept, 3)
-    for update in range(1, 10):
-        every_third.metrics(metrics_row(update))
-    assert kept.updates == [3, 6, 9]
+        def finish(self, exit_code):
+            self.updates.append("finish")
+
+    for last, expected in ((9, [1, 3, 6, 9, "finish"]), (10, [1, 3, 6, 9, 10, "finish"]), (0, ["finish"])):
+        kept = Kept()
+        every_third = Mirror(kept, 3, pytest.fail)
+        for update in range(1, last + 1):
+            every_third.metrics(metrics_row(update))
+        every_third.finish(0)
+        assert kept.updates == expected
 
 
 def test_the_environment_variable_wins(monkeypatch):
@@ -171,7 +179,7 @@ def test_the_environment_variable_wins(monkeypatch):
 def test_disabled_means_that_wandb_is_not_even_started(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     monkeypatch.setattr(mirror, "_init", lambda *_: pytest.fail("W&B was started"))
-    started = start_mirror(make_spec(), tmp_path, Options(), describe=None)
+    started = start_mirror(make_spec(), tmp_path, Options(), describe=None, warn=pytest.fail)
     started.metrics(ROWS[0])
     started.finish(0)
     assert list(tmp_path.iterdir()) == []

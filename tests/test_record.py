@@ -1,9 +1,11 @@
 """The record: what is written is what is read, whatever interrupts it."""
 
 import errno
+import fcntl
 import inspect
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +13,17 @@ from cells import episode_row, make_spec, metrics_row
 
 from cleanba import recorder
 from runners import record
-from runners.record import RecordWriter, compact, last_metrics, prepare, read_rows, read_spec, read_status
+from runners.record import (
+    RecordWriter,
+    claim,
+    compact,
+    is_claimed,
+    last_metrics,
+    prepare,
+    read_rows,
+    read_spec,
+    read_status,
+)
 
 FINGERPRINT = {"update": 1, "stage": "params", "shard": -1, "digest": "0123456789012345"}
 TIMING = {"update": 1, "env_steps": 20, "wall_seconds": 0.1} | {
@@ -170,19 +182,20 @@ def test_the_mirror_is_handed_each_row_after_it_is_written(folder):
     def listen(row):
         heard.append((row["update"], (folder / "metrics.jsonl").read_text().count("\n"), row["stats/x"]))
 
-    writer = RecordWriter(folder, segment=0, on_metrics=listen)
+    writer = RecordWriter(folder, segment=0)
+    writer.on_metrics = listen
     writer.metrics(metrics_row(1, **{"stats/x": 0.5}))
     writer.metrics(metrics_row(2, **{"stats/x": float("nan")}))
     assert heard == [(1, 1, 0.5), (2, 2, None)]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_update(folder):
+def test_a_number_that_is_not_finite_is_stored_as_missing(folder):
     writer = RecordWriter(folder, segment=0)
-    with pytest.raises(FloatingPointError, match="update 7: losses/value_loss is nan"):
-        writer.metrics(metrics_row(7, **{"losses/loss": 1.0, "losses/value_loss": float("nan")}))
-    assert json.loads((folder / "metrics.jsonl").read_text())["losses/value_loss"] is None
-    writer.metrics(metrics_row(8, **{"stats/explained_variance": float("-inf")}))  # a statistic may be undefined
-    assert read_rows(folder, "metrics")["stats/explained_variance"].isna().all()
+    writer.metrics(metrics_row(7, **{"losses/loss": 1.0, "losses/value_loss": float("nan")}))
+    writer.metrics(metrics_row(8, **{"losses/loss": float("-inf"), "losses/value_loss": 2.0}))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["losses/loss"], line["losses/value_loss"]) for line in lines] == [(1.0, None), (None, 2.0)]
+    assert read_rows(folder, "metrics")["losses/value_loss"].isna().tolist() == [True, False]
 
 
 def test_a_row_with_a_wrong_column_is_refused(folder):
@@ -201,6 +214,48 @@ def test_a_full_disk_is_an_error_and_keeps_what_was_written(folder):
         writer.metrics(metrics_row(2))
     assert error.value.errno == errno.ENOSPC
     assert read_rows(folder, "metrics")["update"].tolist() == [1]
+
+
+def test_a_disk_that_fills_during_compaction_leaves_a_failed_record_with_all_rows(folder, monkeypatch):
+    import pandas as pd
+
+    def full(rows, path, **_):
+        path.write_bytes(b"PAR1")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    writer = write_segment(folder, 0, [1, 2])
+    with pytest.raises(OSError, match="No space left on device"):
+        writer.close("complete")
+    writer.close("failed", "OSError: [Errno 28] No space left on device")
+    assert (read_status(folder).state, read_status(folder).env_steps) == ("failed", 40)
+    assert read_rows(folder, "metrics")["update"].tolist() == [1, 2]
+    assert not list(folder.glob(".*.parquet"))
+
+
+def test_a_warning_is_kept_whatever_follows(folder, capsys):
+    writer = write_segment(folder, 0, [1])
+    writer.warn("W&B mirror off")
+    assert read_status(folder).warnings == ["W&B mirror off"]
+    writer.close("complete")
+    writer.warn("W&B could not finish")
+    assert read_status(folder).state == "complete"
+    assert read_status(folder).warnings == ["W&B mirror off", "W&B could not finish"]
+    assert capsys.readouterr().err == "warning: W&B mirror off\nwarning: W&B could not finish\n"
+
+
+def test_a_claim_is_seen_and_a_look_at_it_does_not_keep_a_worker_out(folder):
+    assert not is_claimed(folder)
+    with claim(folder):
+        assert is_claimed(folder)
+        with pytest.raises(BlockingIOError), claim(folder):
+            pytest.fail("two workers have one record")
+    assert not is_claimed(folder)
+    look = os.open(folder, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, [look]).start()
+    with claim(folder):
+        assert is_claimed(folder)
 
 
 def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
