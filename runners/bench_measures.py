@@ -87,14 +87,13 @@ def memory(updates: int) -> dict[str, float]:
         num_minibatches=1,
         total_env_steps=updates * 40,
     )
-    first_update, at_first = max(1, updates // 10), 0.0
+    first_update, resident = max(1, updates // 10), {}
     process = psutil.Process()
 
     class Watch(ListRecorder):
         def timing(self, row):
-            nonlocal at_first
-            if row["update"] == first_update:
-                at_first = process.memory_info().rss
+            if row["update"] in (first_update, updates):
+                resident[row["update"]] = process.memory_info().rss
             for rows in self.rows.values():
                 rows.clear()  # what is measured is the trainer, not this list
 
@@ -102,7 +101,7 @@ def memory(updates: int) -> dict[str, float]:
     return {
         "first_update": first_update,
         "last_update": updates,
-        "growth_mib": (process.memory_info().rss - at_first) / 2**20,
+        "growth_mib": (resident[updates] - resident[first_update]) / 2**20,
         "paper_storage_gib": _storage_bytes(ImpalaConfig(env_id="Breakout-v5", seed=1)) / 2**30,
     }
 

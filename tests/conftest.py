@@ -7,4 +7,5 @@ from cleanba import numerics
 
 os.environ.update(numerics.environment("cpu", num_devices=4, cpus=2))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # many small programs, each many times
 os.environ["WANDB_MODE"] = "offline"

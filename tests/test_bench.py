@@ -36,19 +36,20 @@ def test_the_share_is_of_what_the_parts_allow(monkeypatch):
     assert row["share"] == pytest.approx(0.8)
 
 
-def test_the_originals_rate_is_taken_between_two_reports(tmp_path):
-    """A stand-in prints as the original does: 640 env steps within half a second, after a slow start."""
+def test_the_originals_rate_is_taken_after_its_second_update(tmp_path):
+    """A stand-in prints as the original does: a slow first update, then 80 env steps every 0.2 s."""
     checkout = tmp_path / "cleanba"
     checkout.mkdir()
     (checkout / "cleanba_impala.py").write_text(
         "import sys, time\n"
         "assert sys.argv[1:3] == ['--env-id', 'Breakout-v5']\n"
-        "time.sleep(0.3)\n"
-        "print('global_step=3200, avg_episodic_return=0.0, rollout_time=1', flush=True)\n"
-        "print('SPS: 5', flush=True)\n"
-        "time.sleep(0.5)\n"
-        "print('global_step=3840, avg_episodic_return=0.0, rollout_time=1', flush=True)\n"
-        "time.sleep(60)\n"
+        "for update in range(1, 7):\n"
+        "    time.sleep(0.5 if update == 1 else 0.2)\n"
+        "    print(f'global_step={80 * update}, avg_episodic_return=0.0, rollout_time=1')\n"
+        "    print(f'{80 * update} actor_policy_version={update}, learner_policy_version={update}, training time: 1s')\n"
     )
-    rate = bench._original_rate(tmp_path, sys.executable, bench.settings_of("impala", "resnet", "cleanba", 40))
-    assert rate == pytest.approx(1280, rel=0.3)  # a sleep of 0.5 s is never short and may be late
+    settings = bench.settings_of("impala", "resnet", "cleanba", 40)
+    rate = bench._original_rate(tmp_path, sys.executable, settings)
+    assert rate == pytest.approx(400, rel=0.3)  # a sleep is never short and may be late
+    with pytest.raises(RuntimeError, match="the original ended after 6 of 7 updates"):
+        bench._original_rate(tmp_path, sys.executable, settings, updates=7)
