@@ -169,7 +169,7 @@ def ingest(
     """Logs of others become records of their own kind, which only their name brings up.
 
     Args:
-        source: moolib, monobeast, polybeast, sb3, rllib, csv, parquet, dopamine or dreamerv3.
+        source: moolib, monobeast, polybeast, tensorboard, sb3, rllib, csv, parquet, dopamine or dreamerv3.
         path: A log, or a folder with the logs of many runs.
         name: Name of the records: a new one, or that of earlier runs of the same source.
         unit: What the steps of a source count that does not say it: env_steps or frames.
@@ -180,7 +180,8 @@ def ingest(
         seed: Seed of the run, where the log does not name it; numbered when unknown.
         folder_pattern: How a run's folder is named, such as '{env_id}-{seed}-*'.
         columns: Of csv and parquet: steps=NAME episode_return=NAME env_id=NAME seed=NAME algorithm=NAME
-            num_episodes=NAME (or episodes_done=NAME, a running total) wall_seconds=NAME.
+            num_episodes=NAME (or episodes_done=NAME, a running total) wall_seconds=NAME; of tensorboard:
+            episode_return=TAG.
         results: Folder of the records.
     """
     from analysis.foreign import Declared
@@ -250,11 +251,11 @@ def ppo(flags: Annotated[PpoFlags, arg(name="")], *, results: Path = RESULTS) ->
 
 def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
     from runners.launcher import check_machine, check_processes
-    from runners.record import read_status
+    from runners.status import state_of
 
     for cell in cells:
-        found = read_status(cell.folder(results))
-        print(f"{cell.run_id}  {found.state if found else 'pending':8}  {cell.planned_env_steps:>12,}  {cell.name}")
+        state, _ = state_of(cell.folder(results))
+        print(f"{cell.run_id}  {state:8}  {cell.planned_env_steps:>12,}  {cell.name}")
     print(f"{len(cells)} runs, {sum(cell.planned_env_steps for cell in cells):,} env steps")
     for sentence in [*check_machine(cells), *check_processes(cells)]:
         print(f"note: {sentence}")
@@ -275,6 +276,7 @@ def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "O
     todo = unfinished(cells, results, allow_mismatch=options.allow_mismatch)
     if len(todo) < len(cells):
         print(f"{len(cells) - len(todo)} of {len(cells)} runs have a record already: skipped")
+    jobs = min(jobs, len(todo))
     if jobs > 1 and jobs * max(cell.profile.cpus for cell in cells) > usable_cpus():
         print(f"note: {jobs} jobs share {usable_cpus()} CPUs; the speeds of these runs will not be their profiles'")
     outcomes = launch(todo, results, jobs=jobs, options=options) if todo else []

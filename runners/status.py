@@ -4,12 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 
-from runners.record import Status, read_spec, read_status
+from runners.record import Status, is_claimed, read_spec, read_status
 from runners.spec import RunSpec, load_experiment
 
 SHOWN = ("failed", "running", "invalid", "pending", "complete")  # what needs a person comes first
@@ -71,18 +72,29 @@ def _folders(results: Path, experiment: str) -> Iterator[Path]:
     yield from (folder for folder in found if not (folder / "curve.parquet").exists())
 
 
-def _cell(folder: Path) -> Cell:
-    state, reason = _state(read_status(folder))
-    return _line(read_spec(folder), state, reason)
-
-
-def _state(status: Status | None) -> tuple[str, str]:
-    """A run whose process is gone is not running, whatever its last word was."""
+def state_of(folder: Path) -> tuple[str, str]:
+    """State and reason of a run. One whose process is gone is not running, whatever its last word was."""
+    if not (folder / "spec.json").exists():
+        return "pending", ""
+    status = read_status(folder)
     if status is None:
         return "failed", "the record has no status.json"
-    if status.state == "running" and not psutil.pid_exists(status.pid):
+    if status.state == "running" and not (is_claimed(folder) or _is_about_to_start(status)):
         return "failed", f"its process is gone; last heard of at {status.updated_at}, {status.env_steps:,} env steps"
     return status.state, status.reason
+
+
+def _is_about_to_start(status: Status) -> bool:
+    """Whether the process that wrote the status, a launcher, is there: a younger one has only been given its pid."""
+    try:
+        began = psutil.Process(status.pid).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return began <= datetime.fromisoformat(status.started_at).timestamp() + 1  # the status is in whole seconds
+
+
+def _cell(folder: Path) -> Cell:
+    return _line(read_spec(folder), *state_of(folder))
 
 
 def _pending(spec: RunSpec) -> Cell:

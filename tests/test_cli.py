@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from cells import ROOT
 
 from runners.cli import main
 from runners.evaluation import summary, write_csv
-from runners.record import read_rows
+from runners.record import prepare, read_rows, read_status, write_status
+from runners.spec import load_experiment
 
 PROFILE = {"name": "tiny", "platform": "cpu", "layout": "a0-l0,1-d1", "cpus": 1, "memory_gib": 1}
 EXPERIMENT = {
@@ -101,6 +103,17 @@ def test_dry_run_lists_every_cell_and_touches_nothing(suite, capsys):
     assert lines[0].split()[1:] == ["pending", "640", "impala-CartPole-v1-a0-l0,1-d1-tiny-s1"]
     assert lines[2] == "2 runs, 1,280 env steps"
     assert not (suite / "results").exists()
+
+
+def test_dry_run_and_status_say_the_same_of_a_run_whose_process_is_gone(suite, capsys):
+    (cell,) = load_experiment(Path("experiments/tiny.yaml")).cells[:1]
+    prepare(cell.folder(Path("results")), cell)
+    gone = replace(read_status(cell.folder(Path("results"))), pid=2**22 + 1)  # above the largest pid of Linux
+    write_status(cell.folder(Path("results")), gone)
+    assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["failed", "pending"]
+    assert main(["status", "experiments/tiny.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "1 failed, 1 pending"
 
 
 def test_dry_run_notes_what_would_be_refused(capsys):

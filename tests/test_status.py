@@ -11,7 +11,7 @@ from cells import SETTINGS, make_spec
 from rich.console import Console
 
 from runners import status
-from runners.record import prepare, read_status, write_status
+from runners.record import claim, prepare, read_status, write_status
 
 DEAD_PID = 2**22 + 1  # above the largest pid that Linux gives
 
@@ -42,6 +42,20 @@ def test_states_and_reasons(results):
         4: ("failed", "its process is gone; last heard of at 2026-01-02T03:04:05+00:00, 1,234 env steps"),
         5: ("invalid", "2 usable CPUs declared, 1 found"),
     }
+
+
+def test_the_lock_of_a_worker_is_the_truth_on_this_machine(tmp_path):
+    """And its pid a hint, which another process may have by now."""
+    started = {"started_at": "2026-01-02T03:04:05+00:00", "updated_at": "2026-01-02T03:04:09+00:00"}
+    folder = record(tmp_path, make_spec(), "running", pid=os.getpid(), **started)  # older than this process
+    gone = ("failed", "its process is gone; last heard of at 2026-01-02T03:04:09+00:00, 0 env steps")
+    assert status.state_of(folder) == gone
+    with claim(folder):
+        assert status.state_of(folder) == ("running", "")
+    assert status.state_of(folder) == gone
+    write_status(folder, replace(read_status(folder), pid=DEAD_PID))
+    with claim(folder):  # of another process namespace, whose pids are not ours
+        assert status.state_of(folder) == ("running", "")
 
 
 def test_one_experiment_by_name(results):
