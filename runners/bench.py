@@ -98,7 +98,7 @@ def _speed(case: tuple[str, str, str, int], console: Console) -> dict[str, Any]:
 
 
 def _against_original() -> dict[str, Any] | None:
-    """Both with the ResNet on 8 envs and rollouts of 10, since the original takes minutes for an update of the paper's."""
+    """Both with the ResNet, on 8 envs and rollouts of 10: an update of the paper takes the original minutes."""
     checkout, python = os.environ.get("CLEANBA_ORIGINAL"), os.environ.get("CLEANBA_ORIGINAL_PYTHON")
     if not (checkout and python):
         return None

@@ -45,8 +45,8 @@ def test_the_originals_rate_is_taken_after_its_second_update(tmp_path):
         "assert sys.argv[1:3] == ['--env-id', 'Breakout-v5']\n"
         "for update in range(1, 7):\n"
         "    time.sleep(0.5 if update == 1 else 0.2)\n"
-        "    print(f'global_step={80 * update}, avg_episodic_return=0.0, rollout_time=1')\n"
-        "    print(f'{80 * update} actor_policy_version={update}, learner_policy_version={update}, training time: 1s')\n"
+        "    print(f'global_step={80 * update}, rollout_time=1')\n"
+        "    print(f'{80 * update} actor_policy_version={update}, learner_policy_version={update}, 1s')\n"
     )
     settings = bench.settings_of("impala", "resnet", "cleanba", 40)
     rate = bench._original_rate(tmp_path, sys.executable, settings)
