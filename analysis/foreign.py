@@ -79,6 +79,13 @@ def run_folder_names(folder: Path, declared: Declared) -> tuple[str | None, int 
     return declared.env_id or found.get("env_id"), seed if declared.seed is None else declared.seed
 
 
+def named_game(env_id: str | None, where: Path, source: str) -> str:
+    """The game's name. Raises ValueError when neither the user nor `source` names it."""
+    if not env_id:
+        raise ValueError(f"{where}: no game is named; needed: {source}, --env-id, or --folder-pattern '{{env_id}}-*'")
+    return env_id
+
+
 def latest_rows(steps: np.ndarray) -> np.ndarray:
     """Which rows count, shape (rows,): where the steps go back, what was logged from there on is superseded."""
     if not len(steps):

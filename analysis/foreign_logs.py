@@ -17,6 +17,7 @@ from analysis.foreign import (
     find_files,
     increments,
     latest_rows,
+    named_game,
     resolve_unit,
     run_folder_names,
 )
@@ -96,7 +97,7 @@ def _moolib_run(folder: Path, files: tuple[Path, ...], unit: str, declared: Decl
     peers = [_moolib_peer(file, notes) for file in files]
     return ForeignRun(
         algorithm=declared.algorithm or "moolib",
-        env_id=_needed(env_id, folder, "meta.json with flags.env.name"),
+        env_id=named_game(env_id, folder, "meta.json with flags.env.name"),
         seed=seed,
         unit=unit,
         curve=_as_curve(_one_axis(folder, peers, notes)),
@@ -157,7 +158,7 @@ def _monobeast_run(file: Path, unit: str, declared: Declared) -> ForeignRun:
     frame = frame.rename(columns={"listed_episodes": "num_episodes"}).loc[latest_rows(frame["steps"].to_numpy())]
     return ForeignRun(
         algorithm=declared.algorithm or "monobeast",
-        env_id=_needed(named or arguments.get("env"), file.parent, "meta.json with args.env"),
+        env_id=named_game(named or arguments.get("env"), file.parent, "meta.json with args.env"),
         seed=arguments.get("seed") if seed is None else seed,
         unit=unit,
         curve=_as_curve(frame),
@@ -199,7 +200,7 @@ def _monitor_run(folder: Path, files: tuple[Path, ...], unit: str, declared: Dec
     )
     return ForeignRun(
         algorithm=declared.algorithm or "sb3",
-        env_id=_needed(named or heads[0].get("env_id"), folder, "a first line with env_id"),
+        env_id=named_game(named or heads[0].get("env_id"), folder, "a first line with env_id"),
         seed=seed,
         unit=unit,
         curve=curve,
@@ -252,7 +253,7 @@ def _rllib_run(file: Path, unit: str, declared: Declared) -> ForeignRun:
     named, seed = run_folder_names(file.parent, declared)
     return ForeignRun(
         algorithm=declared.algorithm or "rllib",
-        env_id=_needed(named or params.get("env"), file.parent, "params.json with env"),
+        env_id=named_game(named or params.get("env"), file.parent, "params.json with env"),
         seed=params.get("seed") if seed is None else seed,
         unit=unit,
         curve=_as_curve(frame),
@@ -273,12 +274,6 @@ def _only(found: Mapping[tuple[str, ...], pd.DataFrame], numbers: Mapping[str, s
 
 def _as_curve(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.reindex(columns=["steps", "episode_return", "num_episodes", "wall_seconds"]).reset_index(drop=True)
-
-
-def _needed(env_id: str | None, where: Path, source: str) -> str:
-    if not env_id:
-        raise ValueError(f"{where}: no game is named; needed: {source}, --env-id, or --folder-pattern '{{env_id}}-*'")
-    return env_id
 
 
 def _producer(name: str, flags: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:

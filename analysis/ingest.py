@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import foreign_logs, foreign_scores
+from analysis import foreign_events, foreign_logs, foreign_scores
 from analysis.foreign import FRAMES_PER_ENV_STEP, Declared, ForeignRun, game
 from runners.spec import SCHEMA, check_name
 
@@ -28,6 +28,7 @@ PARSERS = {
     "moolib": foreign_logs.moolib,
     "monobeast": foreign_logs.monobeast,
     "polybeast": foreign_logs.monobeast,  # the same writer
+    "tensorboard": foreign_events.tensorboard,
     "sb3": foreign_logs.stable_baselines3,
     "rllib": foreign_logs.rllib,
     "csv": foreign_scores.csv,
@@ -72,8 +73,8 @@ def parse_columns(stated: Sequence[str]) -> dict[str, str]:
     for word in stated:
         if "=" not in word:
             raise ValueError(f"--columns has {word!r}; allowed: WHAT=COLUMN, such as steps=frames")
-    pairs = [word.partition("=")[::2] for word in stated]
-    if twice := sorted({what for what, _ in pairs if [name for name, _ in pairs].count(what) > 1}):
+    pairs = [(what, column) for what, _, column in (word.partition("=") for word in stated)]
+    if twice := [what for what, times in Counter(what for what, _ in pairs).items() if times > 1]:
         raise ValueError(f"--columns states {twice[0]} twice; allowed: once")
     return dict(pairs)
 

@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a folder that is read-only, a disk that is full
         print(f"cleanba: {error.filename or 'output'}: cannot be read or written ({error.strerror})", file=sys.stderr)
         return INVALID_INPUT
+    except KeyboardInterrupt:
+        print("cleanba: stopped", file=sys.stderr)
+        return FAILED
     return code or 0
 
 

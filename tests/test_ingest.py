@@ -135,7 +135,7 @@ def test_a_refusal_is_one_sentence_and_writes_nothing(capsys, arguments, log, wo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["logs", "log.csv", "--as", "x"], "source is 'logs'; allowed: moolib, monobeast, polybeast, sb3, rllib"),
+        (["logs", "log.csv", "--as", "x"], "source is 'logs'; allowed: moolib, monobeast, polybeast, tensorboard, sb3"),
         (["csv", "none.csv", "--as", "x"], "none.csv: there is no such file or folder; allowed: logs of csv"),
         (["csv", "log.csv", "--as", "../x"], "--as is '../x'"),
         (["moolib", ".", "--as", "x"], "no logs.tsv there or below; allowed: such a file or a folder that has some"),

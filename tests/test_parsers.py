@@ -15,7 +15,7 @@ from curves_of_others import DATA, needed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import foreign_logs, foreign_scores
+from analysis import foreign_events, foreign_logs, foreign_scores
 from analysis.foreign import Declared, continued, game, latest_rows
 from analysis.foreign_text import read_text
 
@@ -396,6 +396,66 @@ def test_a_log_without_a_game_asks_for_it(tmp_path):
 )  # fmt: skip
 def test_games_by_the_names_in_use(name, env_id):
     assert game(name) == env_id
+
+
+# --- TensorBoard ---
+
+
+def events(folder: Path, scalars, *, text: str = "", suffix: str = ""):
+    """An event file as CleanRL's writer makes it: scalars of (tag, step, value, seconds), flags as text."""
+    writer_module = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason="tensorboard is absent")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    writer = writer_module.EventFileWriter(str(folder), filename_suffix=suffix)
+    if text:
+        about = create_summary_metadata(display_name="", description="")
+        value = Summary.Value(
+            tag="hyperparameters/text_summary", metadata=about, tensor=make_tensor_proto([text.encode()])
+        )
+        writer.add_event(Event(step=0, wall_time=99.0, summary=Summary(value=[value])))
+    for tag, step, number, seconds in scalars:
+        value = Summary.Value(tag=tag, simple_value=number)
+        writer.add_event(Event(step=step, wall_time=seconds, summary=Summary(value=[value])))
+    writer.close()
+
+
+FLAGS = "|param|value|\n|-|-|\n|env_id|Pong-v5|\n|exp_name|ppo|\n|seed|4|"
+RETURN = "charts/episodic_return"
+
+
+def test_events_of_cleanrl_with_a_restart(tmp_path):
+    logged = [(RETURN, 128, -21.0, 100.0), ("charts/SPS", 128, 9.0, 100.0), (RETURN, 256, -1.5e1, 103.0)]
+    events(tmp_path, logged, text=FLAGS, suffix=".a")
+    events(tmp_path, [(RETURN, 256, math.nan, 150.0), (RETURN, 256, 3.0, 150.0)], suffix=".b")
+    with pytest.raises(ValueError, match=r"tensorboard does not say what its steps are; needed: --unit env_steps or"):
+        foreign_events.tensorboard(tmp_path, Declared())
+    (run,) = foreign_events.tensorboard(tmp_path, Declared(unit="env_steps"))
+    assert (run.env_id, run.seed, run.algorithm, len(run.files)) == ("Pong-v5", 4, "ppo", 2)
+    expect(run.curve, "steps", [128, 256, 256, 256])  # going on at 256 is no step back
+    expect(run.curve, "episode_return", [-21.0, -15.0, None, 3.0])
+    expect(run.curve, "wall_seconds", [0.0, 3.0, 50.0, 50.0])
+    assert (run.curve["num_episodes"] == 1).all()
+
+
+def test_events_torn_in_the_last_record_and_tags_by_name(tmp_path):
+    events(tmp_path, [("rollout/ep_rew_mean", 64 * row, float(row), 100.0 + row) for row in range(5)])
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    declared = Declared(unit="env_steps", env_id="Pong-v5", columns={"episode_return": "rollout/ep_rew_mean"})
+    (run,) = foreign_events.tensorboard(path, declared)
+    expect(run.curve, "episode_return", [0, 1, 2, 3])
+    assert run.curve["num_episodes"].isna().all()
+    with pytest.raises(ValueError, match=r"no scalar charts/episodic_return or .*; allowed: rollout/ep_rew_mean"):
+        foreign_events.tensorboard(path, Declared(unit="env_steps"))
+
+
+def test_an_infinite_scalar_is_refused(tmp_path):
+    events(tmp_path, [(RETURN, 128, math.inf, 100.0)], text=FLAGS)
+    with pytest.raises(ValueError, match=r"charts/episodic_return is inf at step 128; allowed: a finite number or NaN"):
+        foreign_events.tensorboard(tmp_path, Declared(unit="env_steps"))
 
 
 # --- real logs (FINDINGS T11) and large ones ---
