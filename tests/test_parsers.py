@@ -59,53 +59,123 @@ def expect(curve: pd.DataFrame, column: str, values) -> None:
 # --- numbers, blanks, line ends, torn lines: for every text parser ---
 
 
-def as_moolib(folder, values, end):
-    return foreign_logs.moolib(moolib_log(folder, moolib_rows(values), end=end), PONG)
+def moolib_text(values, end):
+    return table(moolib_rows(values), MOOLIB, separator="\t", end=end)
 
 
-def as_monobeast(folder, values, end):
+def monobeast_text(values, end):
     rows = [[row, 100.0 + row, 640 * row, cell(value)] for row, value in enumerate(values)]
-    text = table(rows, ["# _tick", "_time", "step", "mean_episode_return"], end=end)
-    return foreign_logs.monobeast(write(folder / "logs.csv", text), PONG)
+    return table(rows, ["# _tick", "_time", "step", "mean_episode_return"], end=end)
 
 
-def as_rllib(folder, values, end):
+def rllib_text(values, end):
     rows = [[cell(value), 640 * row] for row, value in enumerate(values)]
-    path = write(folder / "progress.csv", table(rows, ["episode_reward_mean", "timesteps_total"], end=end))
-    return foreign_logs.rllib(path, PONG)
+    return table(rows, ["episode_reward_mean", "timesteps_total"], end=end)
 
 
-def as_csv(folder, values, end):
+def csv_text(values, end, separator=","):
     rows = [["Pong-v5", 1, 640 * row, cell(value)] for row, value in enumerate(values)]
-    return foreign_scores.csv(write(folder / "t.csv", table(rows, COLUMNS.values(), end=end)), TABLE)
+    return table(rows, COLUMNS.values(), separator=separator, end=end)
 
 
-def as_tsv_gz(folder, values, end):
-    rows = [["Pong-v5", 1, 640 * row, cell(value)] for row, value in enumerate(values)]
-    path = folder / "t.tsv.gz"
-    path.write_bytes(gzip.compress(table(rows, COLUMNS.values(), separator="\t", end=end).encode()))
-    return foreign_scores.csv(path, TABLE)
+def tsv_text(values, end):
+    return csv_text(values, end, separator="\t")
 
 
-TEXT_PARSERS = [as_moolib, as_monobeast, as_rllib, as_csv, as_tsv_gz]
+# file name, how it is written, how it is read
+TEXTS = {
+    "moolib": ("logs.tsv", moolib_text, lambda path: foreign_logs.moolib(path, PONG)),
+    "monobeast": ("logs.csv", monobeast_text, lambda path: foreign_logs.monobeast(path, PONG)),
+    "rllib": ("progress.csv", rllib_text, lambda path: foreign_logs.rllib(path, PONG)),
+    "csv": ("t.csv", csv_text, lambda path: foreign_scores.csv(path, TABLE)),
+    "tsv": ("t.tsv.gz", tsv_text, lambda path: foreign_scores.csv(path, TABLE)),
+}
 
 
-@pytest.mark.parametrize("parse", TEXT_PARSERS)
+def parse_text(kind: str, folder: Path, values, *, end: str = "\n", cut: int = 0):
+    """The one run of a log of these returns, of whose text the last `cut` characters are missing."""
+    name, as_text, parse = TEXTS[kind]
+    text = as_text(values, end)
+    content = text[: len(text) - cut].encode()
+    path = folder / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (run,) = parse(path)
+    return run
+
+
+@pytest.mark.parametrize("kind", TEXTS)
 @quick
 @given(values=returns, end=st.sampled_from(["\n", "\r\n"]))
-def test_every_number_arrives_as_it_was_written(tmp_path, parse, values, end):
+def test_every_number_arrives_as_it_was_written(tmp_path, kind, values, end):
     """Negative values, exponents, the smallest and largest doubles, nan, blanks; both line ends."""
-    (run,) = parse(tmp_path, values, end)
+    run = parse_text(kind, tmp_path, values, end=end)
     expect(run.curve, "episode_return", values)
     expect(run.curve, "steps", [640 * row for row in range(len(values))])
     assert run.unit == "env_steps"
 
 
-@pytest.mark.parametrize("parse", TEXT_PARSERS)
-@pytest.mark.parametrize(("wrong", "allowed"), [(math.inf, "a finite number"), (-math.inf, "a finite number")])
-def test_an_infinite_return_is_refused(tmp_path, parse, wrong, allowed):
-    with pytest.raises(ValueError, match=rf"line 3: \S+ is '{wrong}'; allowed: {allowed}"):
-        parse(tmp_path, [1.0, wrong, 2.0], "\n")
+@pytest.mark.parametrize("kind", TEXTS)
+@quick
+@given(values=returns, end=st.sampled_from(["\n", "\r\n"]), cut=st.integers(1, 6))
+def test_a_torn_last_line_is_dropped_and_noted(tmp_path, kind, values, end, cut):
+    run = parse_text(kind, tmp_path, [*values, 1.25], end=end, cut=cut)
+    expect(run.curve, "episode_return", values)
+    assert sum("a torn last line" in note for note in run.notes) == 1
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_whole_last_line_is_kept(tmp_path, kind):
+    run = parse_text(kind, tmp_path, [None, 1.25])
+    expect(run.curve, "episode_return", [None, 1.25])
+    assert not any("torn" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf])
+def test_an_infinite_return_is_refused(tmp_path, kind, wrong):
+    with pytest.raises(ValueError, match=rf"line 3: \S+ is '{wrong}'; allowed: a finite number, NaN, or blank"):
+        parse_text(kind, tmp_path, [1.0, wrong, 2.0])
+
+
+@quick
+@given(values=st.lists(finite, min_size=1, max_size=30), end=st.sampled_from(["\n", "\r\n"]), cut=st.integers(0, 6))
+def test_every_episode_of_a_monitor_arrives(tmp_path, values, end, cut):
+    """A monitor has no row without a return; the last line may be torn."""
+    text = (
+        '#{"t_start": 5.0, "env_id": "Pong-v5"}'
+        + end
+        + table([[repr(value), 7, 0.5 * row] for row, value in enumerate([*values, 1.25])], ["r", "l", "t"], end=end)
+    )
+    path = write(tmp_path / "monitor.csv", text[: len(text) - cut])
+    (run,) = foreign_logs.stable_baselines3(path, Declared(unit="frames"))
+    kept = [*values, 1.25] if cut == 0 else values
+    expect(run.curve, "episode_return", kept)
+    expect(run.curve, "steps", [7 * (row + 1) for row in range(len(kept))])
+    expect(run.curve, "wall_seconds", [0.5 * row for row in range(len(kept))])
+
+
+@quick
+@given(values=returns)
+def test_every_number_of_a_parquet_file_arrives(tmp_path, values):
+    frame = pd.DataFrame({"game": "Pong-v5", "seed": 1, "x": range(len(values)), "y": pd.Series(values, dtype=float)})
+    frame.to_parquet(tmp_path / "t.parquet")
+    (run,) = foreign_scores.parquet(tmp_path / "t.parquet", TABLE)
+    expect(run.curve, "episode_return", values)
+    frame.assign(y=[*values[:-1], math.inf]).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=rf"t.parquet, row {len(values)}: y is inf; allowed: a finite number, NaN"):
+        foreign_scores.parquet(tmp_path / "t.parquet", TABLE)
+
+
+@quick
+@given(values=returns)
+def test_every_number_of_score_files_arrives(tmp_path, values):
+    dreamer = [{"task": "atari_pong", "method": "m", "seed": "0", "xs": list(range(len(values))), "ys": values}]
+    (run,) = foreign_scores.dreamerv3(write(tmp_path / "d.json", json.dumps(dreamer)), Declared())
+    expect(run.curve, "episode_return", values)
+    numbers = [0.0 if value is None else value for value in values]
+    dopamine = [{"Agent": "DQN", "Iteration": row, "Value": value} for row, value in enumerate(numbers)]
+    (run,) = foreign_scores.dopamine(write(tmp_path / "pong.json", json.dumps(dopamine)), Declared())
+    expect(run.curve, "episode_return", numbers)
 
 
 @pytest.mark.parametrize("wrong", ["nan", "inf", "-1", "", "12x"])
@@ -113,16 +183,6 @@ def test_steps_must_be_numbers_from_zero(tmp_path, wrong):
     path = write(tmp_path / "t.csv", table([["Pong-v5", 1, 0, 1.0], ["Pong-v5", 1, wrong, 1.0]], COLUMNS.values()))
     with pytest.raises(ValueError, match=rf"t.csv, line 3: x is '{wrong}'; allowed: "):
         foreign_scores.csv(path, TABLE)
-
-
-@quick
-@given(values=returns, cut=st.integers(1, 6))
-def test_a_torn_last_line_is_dropped_and_noted(tmp_path, values, cut):
-    text = table([*moolib_rows(values), [1.25, 10**6, 10**4, 10**4]], MOOLIB, separator="\t", end="\r\n")
-    (run,) = foreign_logs.moolib(write(tmp_path / "logs.tsv", text[:-cut]), PONG)
-    expect(run.curve, "episode_return", values)
-    assert [note.partition("characters")[0][-3:] for note in run.notes] == [f"{26 - cut} "]
-    assert "a torn last line" in run.notes[0]
 
 
 def test_a_line_torn_in_the_middle_is_refused(tmp_path):
@@ -462,17 +522,17 @@ def test_an_infinite_scalar_is_refused(tmp_path):
 
 
 @needed
-def test_the_last_hundred_rows_span_very_different_parts_of_training():
+def test_the_last_hundred_rows_span_very_different_parts_of_training(tmp_path):
     """Alien's last 100 rows with a return span 6.5 % of training, PrivateEye's some 80 %."""
+    with gzip.open(DATA / "curves" / "moolib_atari_2021.csv.gz", "rt") as file:
+        lines = [line for line in file if line.startswith(("env_id", "Alien-v5,0,", "PrivateEye-v5,0,"))]
     columns = {"env_id": "env_id", "seed": "seed", "steps": "env_train_steps", "episode_return": "mean_episode_return"}
-    path = DATA / "curves" / "moolib_atari_2021.csv.gz"
-    runs = {
-        (run.env_id, run.seed): run.curve
-        for run in foreign_scores.csv(path, Declared(unit="env_steps", columns=columns))
-    }
+    path = write(tmp_path / "two.csv", "".join(lines))
+    runs = foreign_scores.csv(path, Declared(unit="env_steps", columns=columns))
+    curves = {(run.env_id, run.seed): run.curve for run in runs}
     spans = {}
     for env_id in ("Alien-v5", "PrivateEye-v5"):
-        curve = runs[env_id, 0]
+        curve = curves[env_id, 0]
         spans[env_id] = 1 - curve.dropna(subset="episode_return")["steps"].iloc[-100] / curve["steps"].max()
     assert spans == {"Alien-v5": pytest.approx(0.0654, abs=1e-4), "PrivateEye-v5": pytest.approx(0.8206, abs=1e-4)}
 
