@@ -1,6 +1,7 @@
 """Strict YAML: what a declaration says is what is meant, or one sentence says what to change."""
 
 import difflib
+import math
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise ValueError(f"line {key_node.start_mark.line + 1}: a key is {key!r}; allowed: text")
             if key in seen:
                 raise ValueError(f"line {key_node.start_mark.line + 1}: key {key!r} stands twice; state it once")
             seen.add(key)
@@ -60,9 +63,12 @@ def check_keys(
 
 
 def check_type(value: Any, kind: type, *, where: str) -> None:
-    """Raise ValueError unless the value is of exactly `kind`; a whole number passes for a float."""
+    """Raise ValueError unless the value is of exactly `kind`; a whole number passes for a float, `.inf` and `.nan` for
+    nothing."""
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise ValueError(f"{where} is {describe(value)}; allowed: {_KINDS[kind]}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}; allowed: a finite number")
 
 
 def check_list(value: Any, kind: type, *, where: str) -> None:

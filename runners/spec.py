@@ -184,6 +184,8 @@ def _check_types(declared: Mapping[str, Any], where: str) -> None:
             check_type(declared[key], str, where=f"{where}: {key}")
     if "margin" in declared:
         check_type(declared["margin"], float, where=f"{where}: margin")
+        if declared["margin"] <= 0:
+            raise ValueError(f"{where}: margin is {declared['margin']}; allowed: a number above 0, in HNS")
     check_name(declared["name"], where=f"{where}: name")
     for key, kind in (("env_ids", str), ("profiles", str), ("seeds", int)):
         check_list(declared[key], kind, where=f"{where}: {key}")

@@ -46,6 +46,8 @@ def test_a_profile_is_read_with_the_documented_defaults(load):
         ({"cpus": 0}, "cpus is 0; allowed: a number above 0"),
         ({"cpus": 1.5}, "cpus is 1.5, a number; allowed: whole number"),
         ({"memory_gib": "4G"}, "memory_gib is '4G', a text; allowed: number"),
+        ({"memory_gib": float("nan")}, "memory_gib is nan; allowed: a finite number"),
+        ({"memory_gib": float("inf")}, "memory_gib is inf; allowed: a finite number"),
         ({"device_kind": "A100"}, "device_kind is 'A100' on platform cpu"),
     ],
 )
@@ -88,7 +90,8 @@ def test_the_profiles_of_the_repository():
         "gpu8-cpu46": "a0-l1,2,3-d2",
     }  # fmt: skip
     assert {name: profiles[name].layout for name in layouts} == layouts
-    assert {profile.cpus for profile in profiles.values() if profile.platform == "cpu"} == {2}
+    cpus = {name: profile.cpus for name, profile in profiles.items() if profile.platform == "cpu"}
+    assert cpus == {"cpu-1core": 1, "cpu-1dev": 2, "cpu-2dev": 2, "cpu-4dev": 2}
 
 
 @pytest.mark.parametrize(

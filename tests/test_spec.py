@@ -115,6 +115,11 @@ BAD = [
     ({"profiles": ["oen"]}, "no profile 'oen' in .*; allowed: one"),
     ({"name": "a/b"}, "name is 'a/b', a text; allowed: letters, digits"),
     ({"margin": "small"}, "margin is 'small', a text; allowed: number"),
+    ({"margin": 0}, "margin is 0; allowed: a number above 0"),
+    ({"margin": -0.1}, "margin is -0.1; allowed: a number above 0"),
+    ({"margin": float("inf")}, "margin is inf; allowed: a finite number"),
+    ({"margin": float("nan")}, "margin is nan; allowed: a finite number"),
+    ({"algorithms": {"x": {"algo": "ppo", "gamma": float("nan")}}}, "algorithms: x: gamma is nan; allowed: a finite"),
     ({"algorithms": {}}, "algorithms is {}, a mapping; allowed: labels with their settings"),
     ({"algorithms": {"x": {"num_envs": 8}}}, "algorithms: x: key 'algo' is missing; allowed: impala, ppo"),
     ({"algorithms": {"x": {"algo": "a3c"}}}, "algorithms: x: algo is 'a3c'; allowed: impala, ppo"),
@@ -143,6 +148,12 @@ def test_a_missing_key_is_named(load):
 def test_a_key_that_stands_twice_is_refused(load):
     with pytest.raises(ValueError, match=r"trial.yaml: line 2: key 'name' stands twice; state it once"):
         load("name: a\nname: b\n")
+
+
+@pytest.mark.parametrize("key", ["{{name}: 1}", "{[a, b]: 1}", "{!!set {a}: 1}"])
+def test_a_key_that_is_no_text_is_refused(load, key):
+    with pytest.raises(ValueError, match=r"trial.yaml: line 2: a key is .*; allowed: text"):
+        load(f"name: a\nalgorithms: {key}\n")
 
 
 def test_yaml_that_is_none_is_refused(load):
