@@ -54,7 +54,7 @@ class Flags:
     platform: str | None = None
     """cpu or gpu; what the machine has when not given."""
     protocol: str = "machado2018"
-    """Environment protocol: machado2018, espeholt2018 or classic_control."""
+    """Environment protocol: machado2018 or classic_control."""
     track: bool = False
     """Send the W&B mirror to the server; it is written offline otherwise."""
     wandb_project_name: str = "cleanba-bench"
@@ -108,6 +108,9 @@ def to_spec(flags: ImpalaFlags | PpoFlags) -> RunSpec:
 
 
 def to_options(flags: Flags) -> Options:
+    """How the run is followed. Raises ValueError for what cannot be."""
+    if flags.log_frequency < 1:
+        raise ValueError(f"--log-frequency is {flags.log_frequency}; allowed: 1 or more")
     return Options(
         save_policy=flags.save_model,
         track=flags.track,

@@ -62,10 +62,10 @@ def test_envs_are_counted_per_actor_thread_of_every_actor_device():
 
 
 def test_our_own_flags():
-    line = "--network nature_cnn --num-shards 4 --protocol espeholt2018 --platform gpu"
+    line = "--network nature_cnn --num-shards 4 --protocol classic_control --platform gpu"
     spec = to_spec(parse("ppo", line))
     assert (spec.settings["network"], spec.settings["num_shards"]) == ("nature_cnn", 4)
-    assert (spec.settings["protocol"], spec.profile.platform) == ("espeholt2018", "gpu")
+    assert (spec.settings["protocol"], spec.profile.platform) == ("classic_control", "gpu")
 
 
 def test_how_the_run_is_followed_is_no_part_of_its_meaning():
@@ -91,3 +91,9 @@ def test_how_the_run_is_followed_is_no_part_of_its_meaning():
 def test_what_cannot_be_is_refused(line, message):
     with pytest.raises(ValueError, match=message):
         to_spec(parse("impala", line))
+
+
+@pytest.mark.parametrize("updates", [0, -1])
+def test_a_log_frequency_that_cannot_be_is_refused(updates):
+    with pytest.raises(ValueError, match=f"--log-frequency is {updates}; allowed: 1 or more"):
+        to_options(parse("impala", f"--log-frequency {updates}"))
