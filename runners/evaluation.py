@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runners import machine
+
 
 def main(policy_path: str, episodes: str, seed: str, platform: str, output: str | None = None) -> int:
     from cleanba import numerics
 
-    os.environ.update(numerics.environment(platform, 1))  # JAX reads these when it is imported, just below
+    # JAX reads these when it is imported, just below.
+    os.environ.update(numerics.environment(platform, 1, machine.usable_cpus()))
     from cleanba.evaluate import evaluate
     from cleanba.policy import load
 
@@ -48,3 +51,5 @@ if __name__ == "__main__":
     except (ValueError, OSError) as error:
         print(f"cleanba: {error}", file=sys.stderr)
         sys.exit(3)
+    except KeyboardInterrupt:  # `cleanba evaluate` says it
+        os._exit(1)  # not waiting for the threads of EnvPool

@@ -1,8 +1,12 @@
 """The command line: exit codes, one sentence for each refusal, and a real run from end to end."""
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +86,39 @@ def test_train_then_evaluate(suite, capfd):
     assert capfd.readouterr().out.startswith("CartPole-v1: mean return ")
     assert len((suite / "episodes.csv").read_text().splitlines()) == 4
     assert main(["evaluate", str(policy), "--episodes", "3", "--output", "episodes.csv"]) == 3  # never overwritten
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runners.cli.subprocess.run", interrupted)
+    Path("policy.msgpack").touch()
+    assert main(["evaluate", "policy.msgpack"]) == 1
+    assert capsys.readouterr().err == "cleanba: stopped\n"
+
+
+def test_ctrl_c_ends_the_process_of_an_evaluation_without_a_word():
+    os.mkfifo("policy")  # which keeps its reader waiting
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runners.evaluation", "policy", "1", "0", "cpu"], stderr=subprocess.PIPE, text=True
+    )
+    writer = writer_once_there_is_a_reader("policy")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == 1
+    os.close(writer)
+
+
+def writer_once_there_is_a_reader(fifo):
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def test_a_run_that_fails_is_told_with_its_log_and_exit_code_1(capfd):
