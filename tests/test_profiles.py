@@ -12,6 +12,7 @@ import pytest
 import yaml
 from cells import ROOT
 
+from cleanba.numerics import environment
 from runners import machine
 from runners.profiles import Profile, load_profile, load_profiles, mismatches
 
@@ -141,6 +142,14 @@ def test_facts_tell_neither_host_nor_user(monkeypatch):
     for secret in {socket.gethostname(), getpass.getuser(), os.path.expanduser("~")} - {"localhost"}:
         assert not re.search(rf"\b{re.escape(secret)}\b", words)
     assert re.search(rf"\b{re.escape(facts['system'])}\b", words)  # the search does find what is there
+
+
+def test_facts_have_every_variable_that_the_worker_sets(monkeypatch):
+    for platform in ("cpu", "gpu"):
+        for name, value in environment(platform, 1, 2).items():
+            monkeypatch.setenv(name, value)
+            assert machine.host_facts()["environment"][name] == value
+    assert "JAX_DEFAULT_PRNG_IMPL" in machine.VARIABLES  # which a user's shell may hold
 
 
 def test_git_state_outside_a_repository(tmp_path):
