@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -150,6 +151,16 @@ def test_facts_have_every_variable_that_the_worker_sets(monkeypatch):
             monkeypatch.setenv(name, value)
             assert machine.host_facts()["environment"][name] == value
     assert "JAX_DEFAULT_PRNG_IMPL" in machine.VARIABLES  # which a user's shell may hold
+
+
+def test_a_jax_that_cannot_start_is_one_sentence(monkeypatch):
+    def local_devices():
+        raise AssertionError  # as JAX 0.10 does on a machine without a GPU
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(local_devices=local_devices))
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(RuntimeError, match="^JAX cannot start on cuda$"):
+        machine.measure()
 
 
 def test_git_state_outside_a_repository(tmp_path):
