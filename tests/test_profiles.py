@@ -159,7 +159,7 @@ def test_a_jax_that_cannot_start_is_one_sentence(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(local_devices=local_devices))
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    with pytest.raises(RuntimeError, match="^JAX cannot start on cuda$"):
+    with pytest.raises(RuntimeError, match=r"^JAX cannot start on cuda$"):
         machine.measure()
 
 
