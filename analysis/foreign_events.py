@@ -99,7 +99,9 @@ def _read(files: tuple[Path, ...], wanted: tuple[str, ...]) -> tuple[dict[str, S
 def _values(files: tuple[Path, ...]) -> Iterator[tuple]:
     """(file, event, value), file by file. A torn last event is dropped, as TensorBoard does."""
     try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.backend.event_processing.event_file_loader import (  # pyright: ignore[reportMissingImports]
+            EventFileLoader,
+        )
     except ImportError:
         raise ValueError("source tensorboard needs the package tensorboard; allowed: pip install tensorboard") from None
     for file in files:
@@ -110,7 +112,7 @@ def _values(files: tuple[Path, ...]) -> Iterator[tuple]:
 
 def _scalar(tensor):
     """The one number or text of a tensor."""
-    from tensorboard.util.tensor_util import make_ndarray
+    from tensorboard.util.tensor_util import make_ndarray  # pyright: ignore[reportMissingImports]
 
     return make_ndarray(tensor).reshape(-1)[0]
 

@@ -1,7 +1,7 @@
 """Columns of text tables and Parquet files, read row by row into arrays of 8 bytes a number.
 
-Memory grows with the numbers that are kept, not with the text: a log of 1 GB takes some 0.2 GB. A torn last line is
-dropped and noted; a row that cannot be what its header says is refused by its line.
+Memory grows with the numbers that are kept, not with the text: two columns of a log of 1 GiB, 5.5M rows, raised the
+peak by 170 MiB. A torn last line is dropped and noted; a row that cannot be what its header says is refused by line.
 """
 
 import csv

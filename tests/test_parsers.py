@@ -518,6 +518,13 @@ def test_an_infinite_scalar_is_refused(tmp_path):
         foreign_events.tensorboard(tmp_path, Declared(unit="env_steps"))
 
 
+def test_without_tensorboard_its_package_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    write(tmp_path / "events.out.tfevents.1", "")
+    with pytest.raises(ValueError, match=r"needs the package tensorboard; allowed: pip install tensorboard"):
+        foreign_events.tensorboard(tmp_path, Declared(unit="env_steps"))
+
+
 # --- real logs (FINDINGS T11) and large ones ---
 
 
