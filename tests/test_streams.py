@@ -3,8 +3,10 @@
 import jax
 import numpy as np
 import pytest
+import trainers
+from trainers import CARTPOLE, SMALL
 
-from cleanba import streams
+from cleanba import seed_audit, streams
 from cleanba.streams import Role
 
 
@@ -52,3 +54,48 @@ def test_keys_are_distinct_by_role_group_and_update():
     ]
     words = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}
     assert len(words) == len(keys)
+
+
+SETTINGS = CARTPOLE | SMALL | {"total_env_steps": 8 * 20 * 5, "rollout_length": 20}  # 8 envs, 4 groups, 5 updates
+
+
+def test_the_audit_lists_every_stream_of_a_run():
+    listed = dict(seed_audit.streams_of(trainers.config("ppo", **SETTINGS), seed=7))
+    assert len(listed) == 8 + 1 + 4 * 5 + 5 + 1
+    assert [listed[f"env {env} of seed 7"] for env in range(8)] == [(s,) for s in streams.env_seeds(7, range(8))]
+    for name, key in {
+        "parameters ()": streams.key(7, Role.PARAMETERS),
+        "actions (3, 5)": streams.key(7, Role.ACTIONS, 3, 5),
+        "minibatches (2,)": streams.key(7, Role.MINIBATCHES, 2),
+        "evaluation ()": streams.key(7, Role.EVALUATION),
+    }.items():
+        assert listed[f"{name} of seed 7"] == tuple(np.asarray(jax.random.key_data(key)).tolist())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 1023])
+def test_the_audit_passes_for_a_run_and_its_replicates(seed):
+    seed_audit.check(trainers.config("impala", **SETTINGS | {"seed": seed}))
+
+
+def test_the_audit_control_the_originals_env_seeds_fail_it(monkeypatch):
+    """EnvPool gives env i of a thread seed + i, and a thread's seed is seed + thread (FINDINGS C4)."""
+    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs: [seed + env // 4 + env % 4 for env in envs])
+    with pytest.raises(RuntimeError, match="env 1 of seed 1 and env 4 of seed 1 have the same random stream"):
+        seed_audit.check(trainers.config("impala", **SETTINGS))
+
+
+def test_the_audit_control_replicates_whose_env_seeds_meet_fail_it(monkeypatch):
+    """Distinct within a run is not enough: EnvPool's own `seed + i` makes env 1 of seed 1 env 0 of seed 2."""
+    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs: [seed + env for env in envs])
+    with pytest.raises(RuntimeError, match="env 1 of seed 1 and env 0 of seed 2 have the same random stream"):
+        seed_audit.check(trainers.config("impala", **SETTINGS))
+
+
+def test_the_audit_control_the_originals_keys_fail_it(monkeypatch):
+    """Every actor thread of every process has the same key (FINDINGS C3)."""
+    real = streams.key
+    monkeypatch.setattr(
+        streams, "key", lambda seed, role, *at: real(seed, role, *at[1:] if role == Role.ACTIONS else at)
+    )
+    with pytest.raises(RuntimeError, match=r"actions \(0, 1\) of seed 1 and actions \(1, 1\) of seed 1 have the same"):
+        seed_audit.check(trainers.config("impala", **SETTINGS))
