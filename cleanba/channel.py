@@ -1,4 +1,4 @@
-"""Queues of size one between threads that stop together: no thread waits for one that is dead."""
+"""Short queues between threads that stop together: no thread waits for one that is dead."""
 
 import queue
 import threading
@@ -14,10 +14,10 @@ class Stopped(Exception):
 
 
 class Channel(Generic[T]):
-    """At most one item in flight, so that a producer is never more than one item ahead of its consumer."""
+    """At most `capacity` items in flight, so that a producer is never further ahead of its consumer."""
 
-    def __init__(self, stop: threading.Event):
-        self._queue: queue.Queue[T] = queue.Queue(maxsize=1)
+    def __init__(self, stop: threading.Event, capacity: int = 1):
+        self._queue: queue.Queue[T] = queue.Queue(maxsize=capacity)
         self._stop = stop
 
     def put(self, item: T) -> None:

@@ -20,7 +20,7 @@ class Config:
     seed: int
     total_env_steps: int = 50_000_000  # 200M frames
     protocol: Literal["machado2018", "classic_control"] = "machado2018"
-    schedule: Literal["sync", "cleanba"]
+    schedule: Literal["sync", "cleanba", "async"]
     network: Literal["resnet", "impala_shallow", "nature_cnn", "mlp"] = "resnet"
     num_envs: int = 128
     num_actor_groups: int = 2
@@ -35,6 +35,9 @@ class Config:
     entropy_coefficient: float = 0.01
     value_coefficient: float = 0.5
     fingerprint_every_updates: int = 10  # 0: none
+    actor_delay_seconds: float = 0.0  # slept by every actor group before each env step
+    learner_delay_seconds: float = 0.0  # slept by the learner in each update
+    delay_kind: Literal["fixed", "random"] = "fixed"  # random: uniform from 0 to the seconds stated
 
     def __post_init__(self):
         _check_types(self)
@@ -44,7 +47,7 @@ class Config:
         )
         for name in positive.split():
             _require(self, name, getattr(self, name) > 0, "a number above 0")
-        for name in ("entropy_coefficient", "value_coefficient"):
+        for name in ("entropy_coefficient", "value_coefficient", "actor_delay_seconds", "learner_delay_seconds"):
             _require(self, name, getattr(self, name) >= 0, "a number of at least 0")
         _require(self, "fingerprint_every_updates", self.fingerprint_every_updates >= 0, "0 (none) or more")
         _require(self, "gamma", 0 <= self.gamma <= 1, "a number from 0 to 1")
@@ -98,7 +101,7 @@ class ImpalaConfig(Config):
 
     algo: ClassVar[str] = "impala"
 
-    schedule: Literal["sync", "cleanba"] = "cleanba"
+    schedule: Literal["sync", "cleanba", "async"] = "cleanba"
     rollout_length: int = 20
     learning_rate: float = 6e-4
     max_grad_norm: float = 40.0
@@ -123,7 +126,7 @@ class PPOConfig(Config):
 
     algo: ClassVar[str] = "ppo"
 
-    schedule: Literal["sync", "cleanba"] = "sync"
+    schedule: Literal["sync", "cleanba", "async"] = "sync"
     rollout_length: int = 128
     learning_rate: float = 2.5e-4
     max_grad_norm: float = 0.5

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from cleanba import losses, training
-from cleanba.actors import Actors
+from cleanba import losses, seed_audit, training
 from cleanba.config import ImpalaConfig
+from cleanba.delays import Delays, Who
 from cleanba.fingerprint import Fingerprints
 from cleanba.layout import Layout
 from cleanba.learners import Learners
@@ -25,6 +25,7 @@ from cleanba.rollout import Batch
 def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_threads: int = 1) -> Any:
     """One run; returns the final parameters. The layout and `envpool_threads` change its speed alone."""
     started = time.perf_counter()
+    seed_audit.check(config)
     learners = Learners(training.learner_devices(config, layout), config.num_shards)
     network, params = training.make_network(config)
     optimizer = make_optimizer(config)
@@ -34,13 +35,15 @@ def train(config: ImpalaConfig, layout: Layout, recorder: Recorder, *, envpool_t
     fingerprints = Fingerprints(config, learners)
     rows = training.Rows(config, recorder, started)
     policy = training.make_policy(network)
+    delays = Delays(config, config.learner_delay_seconds, Who.LEARNER)
 
-    with Actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
+    with training.make_actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
         actors.publish(state.params, version=0)
         for update in range(1, config.num_updates + 1):
             waiting = time.perf_counter()
             rollouts = actors.collect(update)
             learning = time.perf_counter()
+            delays.sleep()
             fingerprints.begin(update)
             parts = [learners.put(part) for part in envs_in_parts(config, rollouts.batch)]
             metrics = []

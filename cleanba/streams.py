@@ -12,6 +12,7 @@ class Role(IntEnum):
     ACTIONS = 1
     MINIBATCHES = 2
     EVALUATION = 3
+    DELAYS = 4
 
 
 _SEED_BITS, _SEGMENT_BITS, _ENV_BITS = 10, 9, 11  # with one bit for evaluation: the 31 of a non-negative int32

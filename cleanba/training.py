@@ -1,7 +1,7 @@
 """What both algorithms share: devices, the network's parameters, the optimiser's step, and the rows of an update."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +10,11 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from cleanba import envs, streams
-from cleanba.actors import Policy, Rollouts
+from cleanba.actors import Actors, Rollouts
+from cleanba.async_actors import AsyncActors
 from cleanba.config import Config
 from cleanba.fingerprint import Fingerprints
+from cleanba.groups import Policy
 from cleanba.layout import Layout
 from cleanba.learners import Learners
 from cleanba.networks import ActorCritic
@@ -62,6 +64,14 @@ def make_policy(network: ActorCritic) -> Policy:
         return actions, logits, values
 
     return policy
+
+
+def make_actors(
+    config: Config, layout: Layout, policy: Policy, *, envpool_threads: int, started: float
+) -> Actors | AsyncActors:
+    """The actors of the run's schedule."""
+    kind = AsyncActors if config.schedule == "async" else Actors
+    return kind(config, layout, policy, envpool_threads=envpool_threads, started=started)
 
 
 class ShardGradient(NamedTuple):
@@ -114,6 +124,23 @@ def accumulated(parts: Sequence[Any], size: int) -> list[list[Any]]:
     return [list(parts[i : i + size]) for i in range(0, len(parts), size)]
 
 
+def policy_lag(schedule: str, update: int, versions: Mapping[int, int]) -> dict[str, Any]:
+    """How many updates behind the learner the env steps of `update` were made; `versions`: version -> env steps.
+
+    `stats/policy_lag_<k>` counts the env steps made k updates behind, where timing decides (`async`).
+    """
+    lags = {update - 1 - version: env_steps for version, env_steps in sorted(versions.items(), reverse=True)}
+    mean = sum(lag * env_steps for lag, env_steps in lags.items()) / sum(lags.values())
+    row = {
+        "actor_policy_version": update - 1 - mean,
+        "policy_lag": mean,
+        "stats/policy_lag_min": min(lags),
+        "stats/policy_lag_max": max(lags),
+    }
+    counts = {f"stats/policy_lag_{lag}": env_steps for lag, env_steps in lags.items()}
+    return row | counts if schedule == "async" else row
+
+
 class Rows:
     """Turns what an update produced into the recorder's rows."""
 
@@ -146,11 +173,10 @@ class Rows:
             place
             | {
                 "frames": envs.frames_per_env_step(config.protocol) * place["env_steps"],
-                "actor_policy_version": rollouts.policy_version,
-                "policy_lag": update - 1 - rollouts.policy_version,
                 "learning_rate": learning_rate(config, update),
                 "charts/SPS": round(config.env_steps_per_update / (now - self._previous_update_ended), 1),
             }
+            | policy_lag(config.schedule, update, rollouts.policy_versions)
             | self._average_return(rollouts.episodes)
             | learned
         )

@@ -1,5 +1,6 @@
 """Contracts D1 to D5: what must not change a bit of a run, and controls that show the comparison can fail."""
 
+import re
 import threading
 import time
 
@@ -9,7 +10,7 @@ import pytest
 import trainers
 from trainers import BREAKOUT, CARTPOLE, SMALL, first_difference
 
-from cleanba import actors, envs, fingerprint, learners, streams, training
+from cleanba import actors, fingerprint, learners, seed_audit, streams, training
 
 UPDATES = 4
 ALGORITHMS = [("impala", "cleanba"), ("impala", "sync"), ("ppo", "sync"), ("ppo", "cleanba")]
@@ -61,14 +62,61 @@ def test_d2_control_the_order_of_summation_is_seen(monkeypatch):
     assert (before["update"], before["stage"]) == (1, "gradient")
 
 
-def test_d3_sleeps_change_nothing(monkeypatch):
-    config = cartpole("ppo", "cleanba")
-    reference = prints(config)
-    rng, step = np.random.default_rng(0), envs.Envs.step
-    monkeypatch.setattr(envs.Envs, "step", lambda *a: (time.sleep(rng.uniform(0, 0.01)), step(*a))[1])
-    publish = actors.Actors.publish
-    monkeypatch.setattr(actors.Actors, "publish", lambda *a, **k: (time.sleep(0.2), publish(*a, **k))[1])
-    assert first_difference(reference, prints(config)) is None
+DELAYS = [
+    {"actor_delay_seconds": 0.01, "delay_kind": "random"},
+    {"learner_delay_seconds": 0.2},
+    {"actor_delay_seconds": 0.01, "learner_delay_seconds": 0.2, "delay_kind": "random"},
+]
+
+
+@pytest.mark.parametrize(("algo", "schedule"), [("impala", "sync"), ("ppo", "cleanba")])
+def test_d3_delays_change_nothing(algo, schedule, monkeypatch):
+    slept, sleep = [], time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds))[1])
+    reference = prints(cartpole(algo, schedule))
+    for settings in DELAYS:
+        slept.clear()
+        assert first_difference(reference, prints(cartpole(algo, schedule, **settings))) is None, settings
+        actor_sleeps = UPDATES * 20 * 4 if "actor_delay_seconds" in settings else 0  # one for each group's env step
+        learner_sleeps = UPDATES if "learner_delay_seconds" in settings else 0
+        assert len(slept) == actor_sleeps + learner_sleeps
+
+
+def test_d3_control_under_async_delays_change_the_run():
+    """Whichever actors are first and whatever is newest: the first update differs already, or a later one."""
+    slow_learner = prints(cartpole("impala", "async", learner_delay_seconds=0.2))
+    slow_actors = prints(cartpole("impala", "async", actor_delay_seconds=0.01))
+    assert first_difference(slow_learner, slow_actors)
+
+
+@pytest.mark.parametrize("algo", ["impala", "ppo"])
+def test_async_records_its_lags_and_ends_cleanly(algo):
+    """A learner of 0.1 s an update beside actors that need less: rollouts wait, and age while they do."""
+    threads_before = threading.active_count()
+    config = cartpole(algo, "async", total_env_steps=12 * 160, learner_delay_seconds=0.1)
+    _, rows = trainers.run(config)
+    assert threading.active_count() == threads_before
+    assert [row["env_steps"] for row in rows["metrics"]] == list(range(160, 12 * 160 + 1, 160))
+    for row in rows["metrics"]:
+        counts = {int(key.rpartition("_")[2]): row[key] for key in row if re.fullmatch(r"stats/policy_lag_\d+", key)}
+        assert sum(counts.values()) == 160
+        assert (row["stats/policy_lag_min"], row["stats/policy_lag_max"]) == (min(counts), max(counts))
+        mean = sum(lag * count for lag, count in counts.items()) / 160
+        assert row["policy_lag"] == pytest.approx(mean)
+        assert row["actor_policy_version"] == pytest.approx(row["update"] - 1 - mean)
+        assert min(counts) >= 0
+    assert rows["metrics"][0]["policy_lag"] == 0  # nothing is older than version 0
+    assert max(row["stats/policy_lag_max"] for row in rows["metrics"]) >= 1
+    places = [(row["env_steps"], row["group"], row["env"]) for row in rows["episodes"]]
+    assert places == sorted(places)
+
+
+def test_lags_are_counted_in_env_steps():
+    versions = {5: 60, 8: 20, 9: 80}
+    assert training.policy_lag("async", 10, versions) == {
+        "actor_policy_version": 7.375, "policy_lag": 1.625, "stats/policy_lag_min": 0, "stats/policy_lag_max": 4,
+        "stats/policy_lag_0": 80, "stats/policy_lag_1": 20, "stats/policy_lag_4": 60,
+    }  # fmt: skip
 
 
 def test_d4_fingerprints_change_nothing():
@@ -118,6 +166,9 @@ def test_d6_control_a_shared_key_is_seen(monkeypatch):
     reference = prints(cartpole("impala", "sync"))
     real = streams.key
     monkeypatch.setattr(streams, "key", lambda seed, role, *at: real(seed, role, *(0 for _ in at)))
+    with pytest.raises(RuntimeError, match=r"actions \(0, 1\) of seed 1 and actions \(0, 2\) of seed 1 have the same"):
+        prints(cartpole("impala", "sync"))
+    monkeypatch.setattr(seed_audit, "check", lambda config: None)
     before, _ = first_difference(reference, prints(cartpole("impala", "sync")))
     assert (before["update"], before["stage"]) == (1, "prng")
 

@@ -33,6 +33,14 @@ def test_cartpole_is_solved(algo):
     assert last_tenth(rows, config.total_env_steps) >= 475
 
 
+def test_cartpole_improves_under_async():
+    """Timing decides what it learns from, so that less is asked: three times an untrained policy's return."""
+    settings = trainers.CARTPOLE | SOLVERS["impala"] | {"schedule": "async", "fingerprint_every_updates": 0}
+    config = trainers.config("impala", **settings)
+    _, rows = trainers.run(config)
+    assert last_tenth(rows, config.total_env_steps) >= 180
+
+
 def test_cartpole_control_without_learning_it_is_not():
     settings = trainers.CARTPOLE | SOLVERS["impala"] | {"learning_rate": 1e-9, "total_env_steps": 50_000}
     config = trainers.config("impala", **settings)

@@ -11,7 +11,7 @@ import pytest
 import trainers
 from trainers import CARTPOLE, SMALL
 
-from cleanba import actors, envs, evaluate, impala, policy, ppo, training
+from cleanba import actor_threads, envs, evaluate, impala, policy, ppo, training
 from cleanba.channel import Channel, Stopped
 
 
@@ -66,8 +66,8 @@ def test_the_learning_rate_falls_linearly_per_update():
     assert [training.learning_rate(config, update) for update in (1, 2, 3, 4)] == [1.0, 0.75, 0.5, 0.25]
 
 
-@pytest.mark.parametrize("algo", ["impala", "ppo"])
-def test_an_actors_exception_ends_the_run(algo, monkeypatch):
+@pytest.mark.parametrize(("algo", "schedule"), [("impala", "cleanba"), ("ppo", "sync"), ("impala", "async")])
+def test_an_actors_exception_ends_the_run(algo, schedule, monkeypatch):
     """The original's learner waits for ever (FINDINGS C8)."""
     step, calls = envs.Envs.step, []
 
@@ -78,9 +78,10 @@ def test_an_actors_exception_ends_the_run(algo, monkeypatch):
         return step(self, actions)
 
     monkeypatch.setattr(envs.Envs, "step", failing)
+    settings = CARTPOLE | SMALL | {"schedule": schedule, "total_env_steps": 160_000, "rollout_length": 20}
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="an actor thread failed: OSError: the emulator is gone"):
-        trainers.run(trainers.config(algo, **CARTPOLE, **SMALL, total_env_steps=160_000, rollout_length=20))
+        trainers.run(trainers.config(algo, **settings))
     assert threading.active_count() == before
 
 
@@ -165,7 +166,7 @@ def test_a_thread_that_hangs_does_not_keep_the_run(monkeypatch):
             raise OSError("the emulator is gone")
 
     monkeypatch.setattr(envs.Envs, "step", hang_or_fail)
-    monkeypatch.setattr(actors, "_JOIN_SECONDS", 0.5)
+    monkeypatch.setattr(actor_threads, "_JOIN_SECONDS", 0.5)
     begin = time.perf_counter()
     with pytest.raises(RuntimeError, match="the emulator is gone"):
         trainers.run(trainers.config("impala", **CARTPOLE, **SMALL, total_env_steps=160_000, rollout_length=20))
