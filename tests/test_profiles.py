@@ -93,7 +93,8 @@ def test_the_profiles_of_the_repository():
     }  # fmt: skip
     assert {name: profiles[name].layout for name in layouts} == layouts
     cpus = {name: profile.cpus for name, profile in profiles.items() if profile.platform == "cpu"}
-    assert cpus == {"cpu-1core": 1, "cpu-1dev": 2, "cpu-2dev": 2, "cpu-4dev": 2}
+    one_core = {"cpu-1core": 1, "cpu-1core-again": 1}
+    assert cpus == one_core | {"cpu-1dev": 2, "cpu-2dev": 2, "cpu-4dev": 2, "cpu-4dev-l123": 2}
 
 
 @pytest.mark.parametrize(

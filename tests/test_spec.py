@@ -185,6 +185,24 @@ def test_every_experiment_of_the_repository_expands(path):
     assert experiment.cells
 
 
+@pytest.mark.parametrize("name", ["aa_noise", "layouts", "learner_delay"])
+def test_experiments_about_the_schedule_state_every_setting(name):
+    declared = load_mapping(ROOT / "experiments" / f"{name}.yaml")
+    for settings in declared["algorithms"].values():
+        fields = {field.name for field in dataclasses.fields(CONFIGS[settings["algo"]])}
+        assert set(settings) == fields - {"env_id", "seed", "total_env_steps"} | {"algo"}
+
+
+def test_the_learner_delay_is_all_that_differs_within_a_schedule():
+    cells = {cell.algorithm: cell for cell in load_experiment(ROOT / "experiments" / "learner_delay.yaml").cells}
+    for schedule in ("sync", "cleanba", "async"):
+        without, with_delay = cells[schedule].settings, cells[f"{schedule}-delayed"].settings
+        assert without["schedule"] == with_delay["schedule"] == schedule
+        assert {name: (value, with_delay[name]) for name, value in without.items() if value != with_delay[name]} == {
+            "learner_delay_seconds": (0.0, 1.0)
+        }
+
+
 def test_the_papers_base_experiment_is_57_games_3_seeds_2_algorithms_and_states_every_setting():
     path = ROOT / "experiments" / "paper_10cpu.yaml"
     cells = load_experiment(path).cells
