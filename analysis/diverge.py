@@ -63,10 +63,10 @@ def compare(a: Path, b: Path) -> Comparison:
     common = sorted(set(rows[0]["update"]) & set(rows[1]["update"]))
     if not common:
         raise ValueError(f"{a} and {b}: no update has fingerprints in both; nothing can be compared")
-    shared = tuple(own[own["update"].isin(common)] for own in rows)
-    _refuse_other_stages(*shared)
-    agreement = compare_fingerprints(*shared)
-    equal, different = _stages(*shared, agreement.update)
+    in_a, in_b = (own.loc[own["update"].isin(common)] for own in rows)
+    _refuse_other_stages(in_a, in_b)
+    agreement = compare_fingerprints(in_a, in_b)
+    equal, different = _stages(in_a, in_b, agreement.update)
     return Comparison(
         agreement=agreement,
         equal_stages=equal,
@@ -107,7 +107,7 @@ def _limits(found: Comparison) -> Iterator[str]:
     if str(found.agreement.stage).startswith("rollout/"):
         yield "a rollout's fields follow from each other at every env step: any of those that differ may be first"
     elif found.chained:
-        yield "a stage has one digest for all optimiser steps of an update: a later stage of an earlier step may be first"
+        yield "a stage has one digest for all optimiser steps: a later stage of an earlier step may be first"
 
 
 def _lines(what: str, differences: Differences) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _refuse_other_stages(a: pd.DataFrame, b: pd.DataFrame) -> None:
 
 def _stages(a: pd.DataFrame, b: pd.DataFrame, update: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(stages of `update` equal in all shards, stages different in some), each in causal order."""
-    both = a[a["update"] == update].merge(b, on=PLACE, suffixes=("", "_b"), sort=False)
+    both = a.loc[a["update"] == update].merge(b, on=PLACE, suffixes=("", "_b"), sort=False)
     differs = (both["digest"] != both["digest_b"]).groupby(both["stage"], sort=False).any()
     return tuple(differs.index[~differs]), tuple(differs.index[differs])
 
