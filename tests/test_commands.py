@@ -21,6 +21,8 @@ STANDS_FOR = {
     "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
+    "cleanba diverge RUN_A RUN_B": "cleanba diverge --help",  # test_diverge
+    "cleanba ingest moolib PATH --as NAME": "cleanba ingest --help",  # test_ingest
     "cleanba paper": "cleanba paper --help",  # test_paper
     "python -m pytest": "python -m pytest --collect-only -q tests/test_commands.py",
     "python -m pytest -m slow --timeout 3600": "python -m pytest -m slow --collect-only -q tests/test_learning.py",
