@@ -162,7 +162,9 @@ def test_a_second_ctrl_c_loses_nothing(go, tmp_path):
 
 
 LAUNCH = """
-import sys
+import signal, sys
+for name in sys.argv[2:]:  # before the launcher looks, as a shell that starts it in the background does
+    signal.signal(int(name), signal.SIG_IGN)
 from pathlib import Path
 from cells import FAKE_WORKER, make_spec
 from runners.launcher import launch
@@ -174,11 +176,10 @@ print([outcome.reason for outcome in outcomes])
 
 def launch_apart(tmp_path, ignored=()):
     """A launcher in a process of its own with a run that hangs; it and the run's folder, once the run is under way."""
+    arguments = [str(tmp_path), *(str(int(name)) for name in ignored)]
     process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, str(tmp_path)],
-        cwd=ROOT / "tests", stdout=subprocess.PIPE, text=True,
-        preexec_fn=lambda: [signal.signal(name, signal.SIG_IGN) for name in ignored],
-    )  # fmt: skip
+        [sys.executable, "-c", LAUNCH, *arguments], cwd=ROOT / "tests", stdout=subprocess.PIPE, text=True
+    )
     folder = make_spec(seed=fake_worker.HANGS).folder(tmp_path)
     assert within_seconds(20, lambda: folder.exists() and reached_update_3(folder))
     return process, folder
