@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def _speed(case: tuple[str, str, str, int], console: Console) -> dict[str, Any]:
     settings = settings_of(*case)
     run = _in_own_process("run", algo=algo, settings=settings)
     alone = run if schedule == "sync" else _in_own_process("run", algo=algo, settings=settings | {"schedule": "sync"})
-    ceiling = _in_own_process("ceiling", settings=settings)["env_steps_per_second"]
-    inference = _in_own_process("inference", algo=algo, settings=settings)["seconds_per_env_step"]
+    ceiling = _in_own_process("ceiling", num_envs=settings["num_envs"])["env_steps_per_second"]
+    inference = _in_own_process("inference", network=network, num_envs=settings["num_envs"])["seconds_per_env_step"]
     learning = alone["learn_seconds_per_env_step"]  # under sync, nothing else runs meanwhile
     attainable = 1 / (1 / ceiling + inference + learning)
     return {
@@ -134,7 +135,13 @@ def _original_rate(checkout: Path, python: str, settings: dict[str, Any], update
 
 
 def _in_own_process(name: str, **options: Any) -> Any:
-    command = [sys.executable, "-m", "runners.bench", "--measure", json.dumps([name, options])]
+    return _measured(name, json.dumps([name, options]))
+
+
+@cache
+def _measured(name: str, measurement: str) -> Any:
+    """What several rows need is measured once."""
+    command = [sys.executable, "-m", "runners.bench", "--measure", measurement]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"measurement {name} failed:\n{done.stderr}")

@@ -39,10 +39,9 @@ def run(algo: str, settings: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def ceiling(settings: dict[str, Any]) -> dict[str, float]:
+def ceiling(num_envs: int) -> dict[str, float]:
     """EnvPool alone: the same groups, threads and protocol, random actions."""
-    kept: dict[str, Any] = {name: settings[name] for name in ("env_id", "seed", "num_envs")}
-    config = ImpalaConfig(**kept, num_minibatches=1)
+    config = ImpalaConfig(env_id=ENV_ID, seed=1, num_envs=num_envs)
     groups = [_envs_of_group(config, group) for group in range(config.num_actor_groups)]
     counts = [0] * len(groups)
     stop = threading.Event()
@@ -65,11 +64,11 @@ def ceiling(settings: dict[str, Any]) -> dict[str, float]:
     return {"env_steps_per_second": sum(counts) / (time.perf_counter() - begin)}
 
 
-def inference(algo: str, settings: dict[str, Any]) -> dict[str, float]:
+def inference(network: Any, num_envs: int) -> dict[str, float]:
     """The policy alone, at a group's batch size, with nothing beside it."""
-    config = CONFIGS[algo](**settings)
-    network, params = training.make_network(config)
-    policy = training.make_policy(network)
+    config = ImpalaConfig(env_id=ENV_ID, seed=1, network=network, num_envs=num_envs)
+    module, params = training.make_network(config)
+    policy = training.make_policy(module)
     observations = _envs_of_group(config, 0).reset()
     key = streams.key(config.seed, streams.Role.ACTIONS, 0, 1)
     seconds = _seconds_a_call(lambda: [np.asarray(x) for x in policy(params, observations, key, 0)])
