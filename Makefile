@@ -25,7 +25,7 @@ reproduce: setup # the quickstart and its report, some ten minutes on two cores
 test: setup
 	$(BIN)/python -m pytest
 
-test-slow: setup # learning and long comparisons, some half an hour on two cores
+test-slow: setup # learning on Atari, long comparisons with rliable, a log of 1 GiB
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 paper: setup # every table, figure and claim of the paper from published figures
