@@ -17,6 +17,7 @@ import jax
 
 from cleanba.actor_threads import ActorThreads
 from cleanba.channel import Channel
+from cleanba.checkpoints import Checkpoint
 from cleanba.config import Config
 from cleanba.groups import Group, GroupRollout, Policy, assign, close, episode_rows, make_groups
 from cleanba.layout import Layout
@@ -50,14 +51,17 @@ def policy_version(schedule: str, update: int) -> int:
 class Actors:
     """The actor threads of this process, as a context. Leaving it stops them; what one raised is raised here."""
 
-    def __init__(self, config: Config, layout: Layout, policy: Policy, *, envpool_threads: int, started: float):
+    def __init__(
+        self, config: Config, layout: Layout, policy: Policy, *, begin: Checkpoint, envpool_threads: int, started: float
+    ):
         self._config = config
         self._policy = policy
+        self._begin = begin
         self._started = started
         self._threads = ActorThreads()
         self._batches: dict[int, Batch] = {}
         self._batches_lock = threading.Lock()
-        self._groups = make_groups(config, layout, envpool_threads)
+        self._groups = make_groups(config, layout, envpool_threads, begin)
         self._workers = [_Worker(device, groups, self._threads.stop) for device, groups in assign(self._groups, layout)]
 
     def __enter__(self) -> "Actors":
@@ -92,13 +96,13 @@ class Actors:
         made = [rollout for part in parts for rollout in part.rollouts]
         return Rollouts(
             batch=batch,
-            policy_versions={expected: len(self._groups) * self._config.envs_per_group * self._config.rollout_length},
+            policy_versions={expected: batch.actions.size},
             episodes=episode_rows(self._config, update, made, self._started),
             seconds={name: max(part.seconds[name] for part in parts) for name in parts[0].seconds},
         )
 
     def _run(self, worker: "_Worker") -> None:
-        for update in range(1, self._config.num_updates + 1):
+        for update in range(self._begin.update + 1, self._config.num_updates + 1):
             worker.rollouts.put(self._rollout(worker, update))
 
     def _rollout(self, worker: "_Worker", update: int) -> _Part:

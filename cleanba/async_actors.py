@@ -15,6 +15,7 @@ import jax
 from cleanba.actor_threads import ActorThreads
 from cleanba.actors import Rollouts
 from cleanba.channel import Channel, Stopped
+from cleanba.checkpoints import Checkpoint
 from cleanba.config import Config
 from cleanba.groups import Group, GroupRollout, Policy, assign, close, episode_rows, make_groups
 from cleanba.layout import Layout
@@ -26,12 +27,15 @@ _Arrival = tuple[Batch, GroupRollout, float]  # rows [E, T, ...], what is known 
 class AsyncActors:
     """The actor threads of this process, as a context. Leaving it stops them; what one raised is raised here."""
 
-    def __init__(self, config: Config, layout: Layout, policy: Policy, *, envpool_threads: int, started: float):
+    def __init__(
+        self, config: Config, layout: Layout, policy: Policy, *, begin: Checkpoint, envpool_threads: int, started: float
+    ):
         self._config = config
         self._policy = policy
+        self._begin = begin
         self._started = started
         self._threads = ActorThreads()
-        self._groups = make_groups(config, layout, envpool_threads)
+        self._groups = make_groups(config, layout, envpool_threads, begin)
         self._assigned = assign(self._groups, layout)
         # One batch may wait while the next is made: twice as many buffers as actors, monobeast's default.
         self._arrived: Channel[_Arrival] = Channel(self._threads.stop, capacity=len(self._groups))
@@ -46,12 +50,12 @@ class AsyncActors:
                 close(groups)
 
     def publish(self, params: Any, version: int) -> None:
-        """Make version `version` the newest; the first one starts the actors. `params` sit on any one device."""
+        """Make `version` the newest; that of the beginning starts the actors. `params` sit on any one device."""
         # Ready before it is handed over: an actor's program that waits for the learner's would hold a device thread.
         params = jax.block_until_ready(params)
         for device in {device for device, _ in self._assigned}:
             self._newest[device] = (version, jax.device_put(params, device))
-        if version == 0:
+        if version == self._begin.update:
             self._threads.start([partial(self._run, device, groups) for device, groups in self._assigned])
 
     def collect(self, update: int) -> Rollouts:
@@ -73,7 +77,7 @@ class AsyncActors:
 
     def _run(self, device: Any, groups: list[Group]) -> None:
         """An actor thread's life: its groups' rollouts in turn, until the run ends."""
-        number = 0
+        number = self._begin.update
         while True:
             number += 1
             for group in groups:

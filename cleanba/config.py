@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_type_hints
 
+NUM_SEGMENTS = 512  # that an env's stream can be addressed with, see cleanba.streams
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -34,6 +36,9 @@ class Config:
     gamma: float = 0.99
     entropy_coefficient: float = 0.01
     value_coefficient: float = 0.5
+    reduction: Literal["invariant", "fast"] = "invariant"  # fast: one gradient a device, so that the layout counts
+    seeding: Literal["addressed", "original"] = "addressed"  # original: the overlapping streams of the original
+    segment_updates: int = 0  # fresh envs after so many updates, where a run can resume exactly; 0: never
     fingerprint_every_updates: int = 10  # 0: none
     actor_delay_seconds: float = 0.0  # slept by every actor group before each env step
     learner_delay_seconds: float = 0.0  # slept by the learner in each update
@@ -50,6 +55,7 @@ class Config:
         for name in ("entropy_coefficient", "value_coefficient", "actor_delay_seconds", "learner_delay_seconds"):
             _require(self, name, getattr(self, name) >= 0, "a number of at least 0")
         _require(self, "fingerprint_every_updates", self.fingerprint_every_updates >= 0, "0 (none) or more")
+        self._check_segments()
         _require(self, "gamma", 0 <= self.gamma <= 1, "a number from 0 to 1")
         _require(self, "seed", 0 <= self.seed < 1024, "a whole number from 0 to 1023")
         _require(self, "num_envs", self.num_envs <= 2048, "at most 2048 (see cleanba.streams)")
@@ -84,9 +90,27 @@ class Config:
         """Whole updates within the budget; what is left over of `total_env_steps` is not trained."""
         return self.total_env_steps // self.env_steps_per_update
 
+    def segment_of(self, update: int) -> int:
+        """The segment, from 0, that an update (from 1) belongs to; each has fresh envs."""
+        return (update - 1) // self.segment_updates if self.segment_updates else 0
+
     @property
     def _divided_in_minibatches(self) -> tuple[str, int]:
         raise NotImplementedError
+
+    def _check_segments(self) -> None:
+        _require(self, "segment_updates", self.segment_updates >= 0, "0 (one segment) or more")
+        if not self.segment_updates:
+            return
+        for name, lacks in (("schedule", "async"), ("seeding", "original")):
+            if getattr(self, name) == lacks:
+                raise ValueError(
+                    f"segment_updates is {self.segment_updates}; allowed: 0 with {name} {lacks}, "
+                    "which cannot be resumed exactly"
+                )
+        least = -(-self.num_updates // NUM_SEGMENTS)
+        allowed = f"at least {least} for {self.num_updates} updates ({NUM_SEGMENTS} segments)"
+        _require(self, "segment_updates", self.segment_updates >= least, allowed)
 
     def derived(self) -> dict[str, int]:
         """What follows from the settings, recorded beside them."""

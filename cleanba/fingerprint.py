@@ -54,9 +54,7 @@ class Fingerprints:
         self._stages = {}
         if self._active:
             groups = range(self._config.num_actor_groups)
-            self.whole(
-                "prng", [streams.key(self._config.seed, streams.Role.ACTIONS, group, update) for group in groups]
-            )
+            self.whole("prng", [streams.action_key(self._config, group, update) for group in groups])
 
     def rollout(self, slots: Sequence[Any]) -> None:
         """Add the fields of the shards' batches, each a stage of its own."""

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from cleanba import streams
+from cleanba.checkpoints import Checkpoint
 from cleanba.config import Config
 from cleanba.delays import Delays, Who
 from cleanba.envs import Envs
@@ -34,19 +35,20 @@ class GroupRollout:
 class Group:
     """One logical actor group: its envs and the episodes under way."""
 
-    def __init__(self, config: Config, number: int, envpool_threads: int):
-        first = number * config.envs_per_group
-        seeds = streams.env_seeds(config.seed, range(first, first + config.envs_per_group))
+    def __init__(self, config: Config, number: int, envpool_threads: int, begin: Checkpoint):
         self.number = number
-        self.envs = Envs(config.env_id, config.protocol, seeds, envpool_threads)
         self._config = config
-        self._tracker = EpisodeTracker(config.envs_per_group)
-        self._observations = self.envs.reset()
+        self._envpool_threads = envpool_threads
+        self._restarts = begin.restarts
         self._delays = Delays(config, config.actor_delay_seconds, Who.ACTOR, number)
+        self._open(config.segment_of(begin.update + 1))
 
     def rollout(self, number: int, rows: Batch, policy: Policy, newest: Newest, device: Any) -> GroupRollout:
         """Fill `rows` [E, T, ...] with this group's rollout `number` (from 1); every env step asks for parameters."""
-        key = jax.device_put(streams.key(self._config.seed, streams.Role.ACTIONS, self.number, number), device)
+        if (segment := self._config.segment_of(number)) != self._segment:
+            self.envs.close()
+            self._open(segment)
+        key = jax.device_put(streams.action_key(self._config, self.number, number), device)
         made = GroupRollout(self.number)
         for t in range(self._config.rollout_length):
             self._delays.sleep()
@@ -68,6 +70,14 @@ class Group:
         rows.observations[:, self._config.rollout_length] = self._observations
         return made
 
+    def _open(self, segment: int) -> None:
+        """Fresh envs at the start of their first episodes; of those under way nothing is kept."""
+        seeds = streams.group_env_seeds(self._config, self.number, segment + self._restarts)
+        self.envs = Envs(self._config.env_id, self._config.protocol, seeds, self._envpool_threads)
+        self._segment = segment
+        self._tracker = EpisodeTracker(self._config.envs_per_group)
+        self._observations = self.envs.reset()
+
 
 def episode_rows(config: Config, update: int, rollouts: Iterable[GroupRollout], started: float) -> list[dict[str, Any]]:
     """The recorder's rows of the episodes that ended in the rollouts of `update`, by env step, group and env."""
@@ -83,14 +93,18 @@ def episode_rows(config: Config, update: int, rollouts: Iterable[GroupRollout], 
         for rollout in rollouts
         for t, clock, row in rollout.episodes
     ]
-    return sorted(rows, key=lambda row: (row["env_steps"], row["group"], row["env"]))
+    return in_order(rows)
 
 
-def make_groups(config: Config, layout: Layout, envpool_threads: int) -> list[Group]:
-    """The groups of this process, in order."""
+def in_order(episodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(episodes, key=lambda row: (row["env_steps"], row["group"], row["env"]))
+
+
+def make_groups(config: Config, layout: Layout, envpool_threads: int, begin: Checkpoint) -> list[Group]:
+    """The groups of this process, in order, as they go on from `begin`."""
     here = config.num_actor_groups // layout.num_processes
     first = jax.process_index() * here
-    return [Group(config, number, envpool_threads) for number in range(first, first + here)]
+    return [Group(config, number, envpool_threads, begin) for number in range(first, first + here)]
 
 
 def assign(groups: list[Group], layout: Layout) -> list[tuple[Any, list[Group]]]:

@@ -12,21 +12,33 @@ import jax.numpy as jnp
 import optax
 
 from cleanba import losses, seed_audit, streams, training
+from cleanba.checkpoints import NO_CHECKPOINTS, Checkpoints, NoCheckpoints
 from cleanba.config import PPOConfig
 from cleanba.delays import Delays, Who
 from cleanba.fingerprint import Fingerprints
 from cleanba.layout import Layout
 from cleanba.learners import Learners
 from cleanba.networks import ActorCritic
+from cleanba.processes import Processes
 from cleanba.recorder import Recorder
 from cleanba.rollout import Batch
 
 
-def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_threads: int = 1) -> Any:
-    """One run; returns the final parameters. The layout and `envpool_threads` change its speed alone."""
+def train(
+    config: PPOConfig,
+    layout: Layout,
+    recorder: Recorder,
+    *,
+    checkpoints: Checkpoints | NoCheckpoints = NO_CHECKPOINTS,
+    envpool_threads: int = 1,
+) -> Any:
+    """One run, from its newest checkpoint on; returns the final parameters. The layout and `envpool_threads` change its
+    speed alone, unless `reduction` is fast."""
     started = time.perf_counter()
+    config = training.as_laid_out(config, layout)
     seed_audit.check(config)
-    learners = Learners(training.learner_devices(config, layout), config.num_shards)
+    processes = Processes(layout)
+    learners = Learners(layout, config.num_shards, processes)
     network, params = training.make_network(config)
     optimizer = make_optimizer(config)
     apply = jax.jit(training.make_apply(optimizer, params))
@@ -34,15 +46,19 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
     shuffle = learners.shard_program(partial(shard_shuffle, config))
     statistics_of = jax.jit(partial(minibatch_statistics, config))
     gradient = learners.shard_program(partial(shard_gradient, config, network))
-    state = jax.device_put(training.State(params, optimizer.init(params)), learners.lead)
+    begin = checkpoints.restore(training.initial(config, params, optimizer))
+    started -= begin.wall_seconds
+    state = jax.device_put(training.State(begin.params, begin.optimizer_state), learners.lead)
     fingerprints = Fingerprints(config, learners)
-    rows = training.Rows(config, recorder, started)
+    rows = training.Rows(config, recorder, processes, begin=begin, started=started)
     policy = training.make_policy(network)
     delays = Delays(config, config.learner_delay_seconds, Who.LEARNER)
 
-    with training.make_actors(config, layout, policy, envpool_threads=envpool_threads, started=started) as actors:
-        actors.publish(state.params, version=0)
-        for update in range(1, config.num_updates + 1):
+    options = {"begin": begin, "envpool_threads": envpool_threads, "started": started}
+    with training.make_actors(config, layout, policy, **options) as actors:
+        training.publish(actors, begin)
+        for update in range(begin.update + 1, config.num_updates + 1):
+            before = state.params
             waiting = time.perf_counter()
             rollouts = actors.collect(update)
             learning = time.perf_counter()
@@ -77,6 +93,7 @@ def train(config: PPOConfig, layout: Layout, recorder: Recorder, *, envpool_thre
             learned = training.mean_over_steps(metrics)
             seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
             rows.update(update, rollouts, learned, fingerprints, seconds)
+            checkpoints.after(update, partial(training.checkpoint, update, state, before, rows))
     return state.params
 
 

@@ -20,7 +20,11 @@ Stream = tuple[str, tuple[int, ...]]  # name, what its generator starts from
 
 
 def check(config: Config) -> None:
-    """Raise RuntimeError where two streams of the run, or of it and its replicates, start from the same number."""
+    """Raise RuntimeError where two streams of the run, or of it and its replicates, start from the same number.
+
+    `seeding: original` declares that they do, and is what ours is compared with."""
+    if config.seeding == "original":
+        return
     seeds = [(config.seed + i) % _NUM_SEEDS for i in range(_REPLICATES)]
     if found := overlap(stream for seed in seeds for stream in streams_of(config, seed)):
         raise RuntimeError(f"{found[0]} and {found[1]} have the same random stream; allowed: one stream for each")
@@ -41,8 +45,10 @@ def streams_of(config: Config, seed: int) -> Iterator[Stream]:
 
     A key is listed where an address ends; what is folded into it further (env step, shard, epoch) has no other user.
     """
-    for env, env_seed in enumerate(streams.env_seeds(seed, range(config.num_envs))):
-        yield f"env {env} of seed {seed}", (env_seed,)
+    for segment in range(config.segment_of(config.num_updates) + 1):
+        where = f" in segment {segment}" if segment else ""
+        for env, env_seed in enumerate(streams.env_seeds(seed, range(config.num_envs), segment=segment)):
+            yield f"env {env} of seed {seed}{where}", (env_seed,)
     updates = range(1, config.num_updates + 1)
     addresses: dict[Role, list[tuple[int, ...]]] = {
         Role.PARAMETERS: [()],

@@ -4,6 +4,8 @@ from enum import IntEnum
 
 import jax
 
+from cleanba.config import Config
+
 
 class Role(IntEnum):
     """What a stream is for. The numbers are part of every result: never renumber."""
@@ -34,6 +36,20 @@ def env_seeds(seed: int, envs: range, *, segment: int = 0, evaluation: bool = Fa
             raise ValueError(f"{name} is {value}; allowed: 0 to {2**bits - 1}")
     prefix = (int(evaluation) << _SEED_BITS | seed) << _SEGMENT_BITS | segment
     return [((prefix << _ENV_BITS | env) * _ODD) % 2**31 for env in envs]
+
+
+def group_env_seeds(config: Config, group: int, segment: int) -> list[int]:
+    """The EnvPool seeds of one actor group's envs. `seeding: original` gives env i of group g the seed + g + i, as the
+    original gives it to env i of thread g (FINDINGS C4): most streams are used several times."""
+    first = group * config.envs_per_group
+    if config.seeding == "original":
+        return [config.seed + group + env for env in range(config.envs_per_group)]
+    return env_seeds(config.seed, range(first, first + config.envs_per_group), segment=segment)
+
+
+def action_key(config: Config, group: int, rollout: int) -> jax.Array:
+    """The key of one group's actions in one rollout; `seeding: original` has one for all groups (FINDINGS C3)."""
+    return key(config.seed, Role.ACTIONS, 0 if config.seeding == "original" else group, rollout)
 
 
 def key(seed: int, role: Role, *address: int) -> jax.Array:

@@ -1,8 +1,10 @@
 """What both algorithms share: devices, the network's parameters, the optimiser's step, and the rows of an update."""
 
+import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -12,13 +14,17 @@ from jax.flatten_util import ravel_pytree
 from cleanba import envs, streams
 from cleanba.actors import Actors, Rollouts
 from cleanba.async_actors import AsyncActors
+from cleanba.checkpoints import Checkpoint
 from cleanba.config import Config
 from cleanba.fingerprint import Fingerprints
-from cleanba.groups import Policy
+from cleanba.groups import Policy, in_order
 from cleanba.layout import Layout
 from cleanba.learners import Learners
 from cleanba.networks import ActorCritic
+from cleanba.processes import Processes
 from cleanba.recorder import Recorder
+
+C = TypeVar("C", bound=Config)
 
 
 class State(NamedTuple):
@@ -28,16 +34,19 @@ class State(NamedTuple):
     optimizer_state: Any
 
 
-def learner_devices(config: Config, layout: Layout) -> list[Any]:
-    """The learner devices of all processes, after checking that the layout fits the run and the machine."""
+def as_laid_out(config: C, layout: Layout) -> C:
+    """The settings as this layout trains them: with `reduction: fast` every learner device has one shard."""
+    if config.reduction == "fast":
+        devices = len(layout.learner_device_ids) * layout.num_processes
+        config = dataclasses.replace(config, num_shards=devices)
     layout.check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
-    if jax.process_count() != layout.num_processes:
-        raise ValueError(f"layout {layout}: there are {jax.process_count()} processes, not {layout.num_processes}")
-    here = jax.local_device_count()
-    if here < layout.devices_per_process:
-        raise ValueError(f"layout {layout}: it needs {layout.devices_per_process} devices a process, here are {here}")
-    by_process = [[d for d in jax.devices() if d.process_index == p] for p in range(layout.num_processes)]
-    return [devices[i] for devices in by_process for i in layout.learner_device_ids]
+    return config
+
+
+def initial(config: Config, params: Any, optimizer: optax.GradientTransformation) -> Checkpoint:
+    """A run before its first update."""
+    no_returns = np.full(config.num_envs, np.nan)
+    return Checkpoint(0, params, optimizer.init(params), params, no_returns, wall_seconds=0.0)
 
 
 def make_network(config: Config) -> tuple[ActorCritic, Any]:
@@ -67,11 +76,24 @@ def make_policy(network: ActorCritic) -> Policy:
 
 
 def make_actors(
-    config: Config, layout: Layout, policy: Policy, *, envpool_threads: int, started: float
+    config: Config, layout: Layout, policy: Policy, *, begin: Checkpoint, envpool_threads: int, started: float
 ) -> Actors | AsyncActors:
-    """The actors of the run's schedule."""
+    """The actors of the run's schedule, which go on from `begin`."""
     kind = AsyncActors if config.schedule == "async" else Actors
-    return kind(config, layout, policy, envpool_threads=envpool_threads, started=started)
+    return kind(config, layout, policy, begin=begin, envpool_threads=envpool_threads, started=started)
+
+
+def publish(actors: Actors | AsyncActors, begin: Checkpoint) -> None:
+    """Hand the actors what they begin with: under `cleanba` they still need the version before the learner's."""
+    if begin.update > 0:
+        actors.publish(begin.previous_params, begin.update - 1)
+    actors.publish(begin.params, begin.update)
+
+
+def checkpoint(update: int, state: State, previous_params: Any, rows: "Rows") -> Checkpoint:
+    """The run after `update`."""
+    wall_seconds = time.perf_counter() - rows.started
+    return Checkpoint(update, *state, previous_params, rows.last_returns, wall_seconds, rows.restarts)
 
 
 class ShardGradient(NamedTuple):
@@ -144,12 +166,14 @@ def policy_lag(schedule: str, update: int, versions: Mapping[int, int]) -> dict[
 class Rows:
     """Turns what an update produced into the recorder's rows."""
 
-    def __init__(self, config: Config, recorder: Recorder, started: float):
+    def __init__(self, config: Config, recorder: Recorder, processes: Processes, *, begin: Checkpoint, started: float):
         self._config = config
         self._recorder = recorder
-        self._started = started
-        self._last_returns = np.full(config.num_envs, np.nan)  # of each env's last finished episode
-        self._previous_update_ended = started
+        self._processes = processes
+        self.started = started  # on the clock of perf_counter, without the time that it was interrupted for
+        self.restarts = begin.restarts
+        self.last_returns = np.array(begin.last_returns)
+        self._previous_update_ended = time.perf_counter()
 
     def update(
         self,
@@ -159,16 +183,49 @@ class Rows:
         fingerprints: Fingerprints,
         seconds: dict[str, float],
     ) -> None:
-        """Record one update. Raises FloatingPointError if the learner produced a number that is not finite."""
+        """Record one update, in the first process. Raises FloatingPointError where a number that the learner produced
+        is not finite, RuntimeError where the processes' fingerprints are not the same."""
+        digests = list(fingerprints.rows(update))
+        episodes, versions, timing = self._of_all_processes(update, rollouts, digests)
+        if self._processes.index == 0:
+            self._record(update, episodes, versions, timing | seconds, digests, learned)
+        for name, value in learned.items():
+            if not np.isfinite(value):
+                raise FloatingPointError(f"update {update}: {name} is {value}; the run cannot go on")
+
+    def _of_all_processes(
+        self, update: int, rollouts: Rollouts, digests: list[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], Mapping[int, int], dict[str, float]]:
+        """(episodes, policy versions, seconds of the slowest)"""
+        own = [rollouts.episodes, list(rollouts.policy_versions.items()), rollouts.seconds, digests]
+        if self._processes.count == 1:
+            return rollouts.episodes, rollouts.policy_versions, rollouts.seconds
+        everyone = self._processes.gather_rows(own)
+        for process, (*_, theirs) in enumerate(everyone):
+            if theirs != digests:
+                raise RuntimeError(f"update {update}: the fingerprints of process {process} are not this process'")
+        versions = sum((Counter(dict(counts)) for _, counts, _, _ in everyone), Counter())
+        seconds = {name: max(times[name] for _, _, times, _ in everyone) for name in rollouts.seconds}
+        return in_order(row for episodes, *_ in everyone for row in episodes), versions, seconds
+
+    def _record(
+        self,
+        update: int,
+        episodes: list[dict[str, Any]],
+        versions: Mapping[int, int],
+        seconds: dict[str, float],
+        digests: list[dict[str, Any]],
+        learned: dict[str, float],
+    ) -> None:
         config, now = self._config, time.perf_counter()
         place = {
             "update": update,
             "env_steps": update * config.env_steps_per_update,
-            "wall_seconds": round(now - self._started, 3),
+            "wall_seconds": round(now - self.started, 3),
         }
-        self._recorder.episodes(rollouts.episodes)
-        self._recorder.fingerprints(fingerprints.rows(update))
-        self._recorder.timing(place | {name: round(value, 6) for name, value in (rollouts.seconds | seconds).items()})
+        self._recorder.episodes(episodes)
+        self._recorder.fingerprints(digests)
+        self._recorder.timing(place | {name: round(value, 6) for name, value in seconds.items()})
         self._recorder.metrics(
             place
             | {
@@ -176,20 +233,17 @@ class Rows:
                 "learning_rate": learning_rate(config, update),
                 "charts/SPS": round(config.env_steps_per_update / (now - self._previous_update_ended), 1),
             }
-            | policy_lag(config.schedule, update, rollouts.policy_versions)
-            | self._average_return(rollouts.episodes)
+            | policy_lag(config.schedule, update, versions)
+            | self._average_return(episodes)
             | learned
         )
         self._previous_update_ended = now
-        for name, value in learned.items():
-            if not np.isfinite(value):
-                raise FloatingPointError(f"update {update}: {name} is {value}; the run cannot go on")
 
     def _average_return(self, episodes: list[dict[str, Any]]) -> dict[str, float]:
         """Mean raw return over the envs' last finished episodes; nothing before the first (FINDINGS C7)."""
         for row in episodes:
-            self._last_returns[row["env"] + row["group"] * self._config.envs_per_group] = row["episode_return"]
-        finished = self._last_returns[~np.isnan(self._last_returns)]
+            self.last_returns[row["env"] + row["group"] * self._config.envs_per_group] = row["episode_return"]
+        finished = self.last_returns[~np.isnan(self.last_returns)]
         return {"charts/avg_episodic_return": float(finished.mean())} if len(finished) else {}
 
 

@@ -79,14 +79,14 @@ def test_the_audit_passes_for_a_run_and_its_replicates(seed):
 
 def test_the_audit_control_the_originals_env_seeds_fail_it(monkeypatch):
     """EnvPool gives env i of a thread seed + i, and a thread's seed is seed + thread (FINDINGS C4)."""
-    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs: [seed + env // 4 + env % 4 for env in envs])
+    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs, **_: [seed + env // 4 + env % 4 for env in envs])
     with pytest.raises(RuntimeError, match="env 1 of seed 1 and env 4 of seed 1 have the same random stream"):
         seed_audit.check(trainers.config("impala", **SETTINGS))
 
 
 def test_the_audit_control_replicates_whose_env_seeds_meet_fail_it(monkeypatch):
     """Distinct within a run is not enough: EnvPool's own `seed + i` makes env 1 of seed 1 env 0 of seed 2."""
-    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs: [seed + env for env in envs])
+    monkeypatch.setattr(streams, "env_seeds", lambda seed, envs, **_: [seed + env for env in envs])
     with pytest.raises(RuntimeError, match="env 1 of seed 1 and env 0 of seed 2 have the same random stream"):
         seed_audit.check(trainers.config("impala", **SETTINGS))
 
