@@ -16,7 +16,7 @@ import numpy as np
 
 from cleanba.config import Config
 
-SAVE_SECONDS = 600.0  # between checkpoints of a run without segments
+SAVE_SECONDS = 600.0  # between checkpoints of a run without segments; a shorter one had better begin again
 KEPT = 2
 _DIGEST_BYTES = 32  # of SHA-256
 
@@ -34,7 +34,7 @@ class Checkpoint(NamedTuple):
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and is saved."""
+    """The run was asked to stop; says whether it is saved."""
 
 
 class NoCheckpoints:
@@ -53,13 +53,18 @@ NO_CHECKPOINTS = NoCheckpoints()
 class Checkpoints:
     """A run's checkpoints under `folder`, the newest `KEPT`. Set `stop` from a signal's handler to end the run."""
 
-    def __init__(self, folder: Path, config: Config, warn: Callable[[str], None] = print):
+    def __init__(
+        self, folder: Path, config: Config, *,
+        warn: Callable[[str], None] = print, resumed: Callable[[int], None] = lambda update: None,
+    ):  # fmt: skip
+        """`warn` is told of a checkpoint that cannot be used, `resumed` the update after which the run goes on."""
         self.stop = False
-        self.resumed_after: int | None = None  # the update of the checkpoint that this run goes on from
         self._folder = folder.absolute()
         self._config = config
         self._warn = warn
+        self._resumed = resumed
         self._saved_at = time.monotonic()
+        self._saved_after: int | None = None
 
     def restore(self, initial: Checkpoint) -> Checkpoint:
         """The newest checkpoint that is whole, or `initial` where there is none."""
@@ -72,30 +77,31 @@ class Checkpoints:
                 except Exception as error:  # Orbax has no common class of errors, and any of them means: not this one
                     first_line = str(error).partition("\n")[0]
                     self._warn(f"{self._folder / str(update)}: the checkpoint cannot be used ({first_line})")
-                    manager.delete(update)
                     continue
-                self.resumed_after = update
+                self._resumed(update)
+                self._saved_after = update
                 return found if self._config.segment_updates else found._replace(restarts=found.restarts + 1)
         return initial
 
     def after(self, update: int, make: Callable[[], Checkpoint]) -> None:
-        """Save if it is time to. Raises Stopped when the run was asked to stop and has been saved."""
-        if update == self._config.num_updates:
+        """Save if it is time to; raise Stopped if the run was asked to stop. The first process does it for all, whose
+        state is the same."""
+        if update == self._config.num_updates or jax.process_index() > 0:
             return
         if self._config.segment_updates:
             due = update % self._config.segment_updates == 0
         else:
-            due = self.stop or time.monotonic() - self._saved_at >= SAVE_SECONDS
+            due = time.monotonic() - self._saved_at >= SAVE_SECONDS or (self.stop and self._saved_after is not None)
         if due:
             with self._open() as manager:
                 _write(manager, make())
-            self._saved_at = time.monotonic()
+            self._saved_at, self._saved_after = time.monotonic(), update
         if self.stop:
-            raise Stopped
+            raise Stopped("not saved yet" if self._saved_after is None else f"saved after update {self._saved_after}")
 
     def _open(self):
-        # Imported here: it takes two seconds, which a short run without segments can do without. This process alone
-        # reads and writes, without waiting for the others of the run: the state is the same in all of them.
+        # Imported here: it takes two seconds, which a run that saves nothing can do without. No process waits for the
+        # others of the run: one writes, and each reads for itself.
         import orbax.checkpoint as ocp
 
         own = jax.process_index()
@@ -117,7 +123,9 @@ def _write(manager: Any, checkpoint: Checkpoint) -> None:
     leaves = _leaves(checkpoint)
     # Orbax does not notice a byte that has changed on the disk.
     content = {"digest": np.frombuffer(_digest(leaves), np.uint8)} | leaves
-    manager.save(checkpoint.update, args=ocp.args.StandardSave(content), force=True)
+    if checkpoint.update in manager.all_steps():  # one that could not be used
+        manager.delete(checkpoint.update)
+    manager.save(checkpoint.update, args=ocp.args.StandardSave(content))
 
 
 def _read(manager: Any, update: int, like: Checkpoint) -> Checkpoint:

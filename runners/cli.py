@@ -253,27 +253,25 @@ def ppo(flags: Annotated[PpoFlags, arg(name="")], *, results: Path = RESULTS) ->
 
 
 def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
-    from runners.launcher import check_machine, check_processes
+    from runners.launcher import check_machine
     from runners.status import state_of
 
     for cell in cells:
         state, _ = state_of(cell.folder(results))
         print(f"{cell.run_id}  {state:8}  {cell.planned_env_steps:>12,}  {cell.name}")
     print(f"{len(cells)} runs, {sum(cell.planned_env_steps for cell in cells):,} env steps")
-    for sentence in [*check_machine(cells), *check_processes(cells)]:
+    for sentence in check_machine(cells):
         print(f"note: {sentence}")
     return 0
 
 
 def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options") -> int:
     """Check, run, and tell how it ended. Returns the exit code."""
-    from runners.launcher import check_machine, check_processes, launch, unfinished
+    from runners.launcher import check_machine, launch, unfinished
     from runners.machine import usable_cpus
 
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
-    if unable := check_processes(cells):
-        raise ValueError(unable[0])
     if (wrong := check_machine(cells)) and not options.allow_mismatch:
         raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
     todo = unfinished(cells, results, allow_mismatch=options.allow_mismatch)

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from time import monotonic, sleep
 
+from cleanba.layout import Layout
 from runners import machine
 from runners.options import BUSY, Options
 from runners.profiles import Profile, mismatches
@@ -91,18 +92,6 @@ def check_machine(cells: Sequence[RunSpec]) -> list[str]:
     return [f"the machine is not profile {profile.name}: {'; '.join(wrong)}" for profile, wrong in found if wrong]
 
 
-def check_processes(cells: Sequence[RunSpec]) -> list[str]:
-    """One sentence per profile whose layout has several processes, which this launcher does not start."""
-    from cleanba.layout import Layout
-
-    found = [(profile, Layout.parse(profile.layout).num_processes) for profile in _profiles(cells)]
-    return [
-        f"profile {profile.name}: layout {profile.layout} has {processes} processes; allowed here: one process (-d1)"
-        for profile, processes in found
-        if processes > 1
-    ]
-
-
 def cpu_sets(usable: Sequence[int], jobs: int, cpus: int) -> list[tuple[int, ...]]:
     """The CPUs of each job slot: apart from one another while there are enough, shared in turn when there are not."""
     cpus = min(cpus, len(usable))
@@ -120,7 +109,7 @@ def launch(
     """
     display = display or open_display(len(cells))
     jobs = min(jobs, len(cells))
-    usable, cpus = sorted(os.sched_getaffinity(0)), max(cell.profile.cpus for cell in cells)
+    usable, cpus = sorted(os.sched_getaffinity(0)), max(_cpus(cell.profile) for cell in cells)
     sets = cpu_sets(usable, jobs, cpus)
     options = replace(options, cpus_shared=jobs * cpus > len(usable), launcher_pid=os.getpid())
     waiting, children, outcomes = list(reversed(cells)), [], []
@@ -129,7 +118,7 @@ def launch(
             while (waiting or children) and not noted:
                 while waiting and len(children) < jobs and not noted:
                     spec, slot = waiting.pop(), min(set(range(jobs)) - {child.slot for child in children})
-                    cpu_ids = sets[slot][: spec.profile.cpus]
+                    cpu_ids = sets[slot][: _cpus(spec.profile)]
                     children.append(_start(spec, results, slot, replace(options, cpu_ids=cpu_ids), command))
                     display.started(spec, children[-1].folder)
                 for child in [child for child in children if child.process.poll() is not None]:
@@ -145,6 +134,11 @@ def launch(
 
 def _profiles(cells: Sequence[RunSpec]) -> list[Profile]:
     return list({cell.profile.name: cell.profile for cell in cells}.values())
+
+
+def _cpus(profile: Profile) -> int:
+    """Of all processes of a run."""
+    return profile.cpus * Layout.parse(profile.layout).num_processes
 
 
 def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: Sequence[str]) -> _Child:

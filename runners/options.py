@@ -14,6 +14,8 @@ class Options:
     save_policy: bool = True
     cpu_ids: tuple[int, ...] = ()  # that the launcher has set aside; none: the first usable ones
     launcher_pid: int = 0  # whose end ends the worker; 0: a worker that a person started
+    process: int = 0  # of a run with several; process 0 starts the others
+    coordinator: str = ""  # address at which they meet
     cpus_shared: bool = False  # with other runs of the same launcher; their speed is then not the profile's
     track: bool = False  # W&B online
     wandb_project: str = "cleanba-bench"

@@ -58,6 +58,7 @@ class Status:
     updated_at: str
     env_steps: int = 0
     pid: int = 0
+    inexact_resume: bool = False  # it went on, without segments, from where it was saved: its bits are its own
     warnings: list[str] = field(default_factory=list)  # what went wrong beside the run, such as its W&B mirror
     schema: int = SCHEMA
 
@@ -220,6 +221,12 @@ class RecordWriter:
         if state == "complete":
             compact(self.folder)
         self.status = replace(self.status, state=state, reason=reason, updated_at=now())
+        write_status(self.folder, self.status)
+
+    def resumed(self, update: int, *, exact: bool) -> None:
+        """The run goes on after `update`; its later rows supersede what an earlier segment wrote past that."""
+        print(f"resumed after update {update}", file=sys.stderr)
+        self.status = replace(self.status, inexact_resume=not exact)
         write_status(self.folder, self.status)
 
     def warn(self, sentence: str) -> None:

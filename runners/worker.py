@@ -8,15 +8,17 @@ JAX is imported after the environment is set, and in this process only.
 import ctypes
 import importlib
 import os
+import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runners import machine
+from runners import machine, processes
 from runners.mirror import start_mirror
 from runners.options import BUSY, Options
 from runners.profiles import mismatches
@@ -25,6 +27,10 @@ from runners.spec import RunSpec
 
 COMPILATION_CACHE = Path.home() / ".cache" / "cleanba-bench" / "xla"  # most of a short run is compilation
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that the kernel sends when the parent is gone
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SAVE_SECONDS = 10  # for a run that is asked to end: less than the launcher's grace
+STATE = "checkpoints/state"
 
 Train = Callable[[RunSpec, RecordWriter], None]
 
@@ -38,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options.from_json(rest[0]) if rest else Options()
     spec = read_spec(Path(folder))
     set_environment(spec)
+    if processes.process_of(spec, options) > 0:
+        return run_peer(spec, Path(folder), options)
     return run_cell(spec, Path(folder), train_and_save if options.save_policy else train, options)
 
 
@@ -61,6 +69,18 @@ def run_cell(
         return BUSY
 
 
+def run_peer(spec: RunSpec, folder: Path, options: Options) -> int:
+    """Train as one of several processes; what it makes is recorded by process 0."""
+    from cleanba.checkpoints import Checkpoints
+    from cleanba.recorder import ListRecorder
+
+    machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
+    processes.be_peer(spec, options)
+    _trainer(spec)(ListRecorder(), checkpoints=Checkpoints(folder / STATE, spec.config()))
+    processes.leave()
+    return 0
+
+
 def set_environment(spec: RunSpec) -> None:
     """Numerics and device settings, which JAX reads once, when it is imported."""
     from cleanba import numerics
@@ -73,9 +93,18 @@ def set_environment(spec: RunSpec) -> None:
 
 
 def train(spec: RunSpec, recorder: RecordWriter):
-    """The trainer that the spec names. Returns the trained parameters."""
+    """The trainer that the spec names, from the newest checkpoint on. Returns the trained parameters."""
+    from cleanba.checkpoints import Checkpoints
+
+    folder, exact = recorder.folder / STATE, spec.settings["segment_updates"] > 0
+    checkpoints = Checkpoints(folder, spec.config(), warn=recorder.warn, resumed=partial(recorder.resumed, exact=exact))
+    with nullcontext() if exact else _saved_on_signal(checkpoints):
+        return _trainer(spec)(recorder, checkpoints=checkpoints)
+
+
+def _trainer(spec: RunSpec) -> Callable[..., Any]:
     trainer = importlib.import_module(f"cleanba.{spec.algo}")
-    return trainer.train(spec.config(), spec.layout(), recorder, envpool_threads=spec.profile.envpool_threads)
+    return partial(trainer.train, spec.config(), spec.layout(), envpool_threads=spec.profile.envpool_threads)
 
 
 def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:
@@ -91,13 +120,14 @@ def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, me
     writer, mirror = RecordWriter(folder, segment=next_segment(folder)), None
     try:
         _end_with(options.launcher_pid)
-        machine.confine(spec.profile.cpus, options.cpu_ids)
-        facts = measure() | {"cpus_shared": options.cpus_shared}
-        write_machine(folder, writer.status.segment, facts)
-        describe = facts.get("git", {}).get("describe")
-        mirror = start_mirror(spec, folder, options, describe=describe, warn=writer.warn)
-        writer.on_metrics = mirror.metrics
-        _train_checked(spec, train, writer, mismatches(spec.profile, facts), options)
+        machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
+        with processes.joined(spec, folder, options):
+            facts = measure() | {"cpus_shared": options.cpus_shared}
+            write_machine(folder, writer.status.segment, facts)
+            describe = facts.get("git", {}).get("describe")
+            mirror = start_mirror(spec, folder, options, describe=describe, warn=writer.warn)
+            writer.on_metrics = mirror.metrics
+            _train_checked(spec, train, writer, mismatches(spec.profile, facts), options)
     except BaseException as error:  # whatever ended the run, its record must say so
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exc()
@@ -119,6 +149,34 @@ def _train_checked(spec: RunSpec, train: Train, writer: RecordWriter, wrong: lis
     if writer.status.env_steps < spec.planned_env_steps:
         raise RuntimeError(f"training ended after {writer.status.env_steps} of {spec.planned_env_steps} env steps")
     writer.close("invalid" if wrong else "complete", "; ".join(wrong))
+    shutil.rmtree(writer.folder / STATE, ignore_errors=True)  # nothing goes on from it any more
+
+
+@contextmanager
+def _saved_on_signal(checkpoints: Any) -> Iterator[None]:
+    """The signals that end a run let it finish its update and save, for as long as its launcher waits."""
+    from cleanba.checkpoints import Stopped
+
+    asked: list[str] = []
+
+    def at_once(number, frame):
+        raise Ended(f"by {asked[0]}; its update took too long to be saved")
+
+    def save_first(number, frame):
+        asked.append(signal.Signals(number).name)
+        checkpoints.stop = True
+        signal.alarm(SAVE_SECONDS)
+
+    handlers = dict.fromkeys(END_SIGNALS, save_first) | {signal.SIGALRM: at_once}
+    before = {name: signal.signal(name, handler) for name, handler in handlers.items()}
+    try:
+        yield
+    except Stopped as stopped:
+        raise Ended(f"by {asked[0]}, {stopped}") from stopped
+    finally:
+        signal.alarm(0)
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _sentence(error: BaseException) -> str:
@@ -139,11 +197,11 @@ def _end_on_signal() -> Iterator[None]:
     """SIGTERM and SIGINT raise Ended in the main thread, once."""
 
     def end(number, frame):
-        for name in (signal.SIGTERM, signal.SIGINT):
+        for name in END_SIGNALS:
             signal.signal(name, signal.SIG_IGN)
         raise Ended(f"by {signal.Signals(number).name}")
 
-    before = {name: signal.signal(name, end) for name in (signal.SIGTERM, signal.SIGINT)}
+    before = {name: signal.signal(name, end) for name in END_SIGNALS}
     try:
         yield
     finally:

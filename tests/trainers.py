@@ -28,9 +28,9 @@ def run(config: Config, layout: str = "a0-l0-d1", threads: int = 2) -> tuple[Any
     return train(config, recorder, layout, threads), recorder.rows
 
 
-def train(config: Config, recorder: Recorder, layout: str = "a0-l0-d1", threads: int = 2) -> Any:
+def train(config: Config, recorder: Recorder, layout: str = "a0-l0-d1", threads: int = 2, **more: Any) -> Any:
     trainer = importlib.import_module(f"cleanba.{config.algo}")
-    return trainer.train(config, Layout.parse(layout, threads_per_actor_device=threads), recorder)
+    return trainer.train(config, Layout.parse(layout, threads_per_actor_device=threads), recorder, **more)
 
 
 def first_difference(a: list, b: list) -> Any:

@@ -1,0 +1,101 @@
+"""Layouts of two processes, through `cleanba run`: the bits of one process, and an end when a process is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from cells import ROOT
+
+from runners.record import last_metrics, read_rows, read_status
+from runners.spec import load_experiment
+
+EXPERIMENT = """
+name: processes
+env_ids: [CartPole-v1]
+seeds: [1]
+profiles: [{profiles}]
+total_env_steps: {total}
+algorithms:
+  impala: {{algo: impala, schedule: cleanba, {common}}}
+  ppo: {{algo: ppo, schedule: sync, {common}}}
+"""
+COMMON = (
+    "protocol: classic_control, network: mlp, num_envs: 8, num_actor_groups: 4, num_shards: 4, num_minibatches: 1, "
+    "rollout_length: 10, fingerprint_every_updates: 1"
+)
+
+
+def declare(folder: Path, profiles: str, total: int) -> Path:
+    """An experiment file with the project's profiles beside it."""
+    (folder / "profiles").symlink_to(ROOT / "experiments" / "profiles")
+    path = folder / "processes.yaml"
+    path.write_text(EXPERIMENT.format(profiles=profiles, total=total, common=COMMON))
+    return path
+
+
+def start(path: Path, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "runners.cli", "run", str(path), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "disabled"}
+    return subprocess.Popen(command, cwd=path.parent, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes of one CPU each need two CPUs")
+def test_d2_two_processes_have_the_bits_of_one(tmp_path):
+    path = declare(tmp_path, "cpu-1dev, cpu-2proc", 4 * 80)
+    running = start(path)
+    _, errors = running.communicate(timeout=500)
+    assert running.returncode == 0, errors
+    one, two = (
+        [c for c in load_experiment(path).cells if c.profile.name == name] for name in ("cpu-1dev", "cpu-2proc")
+    )
+    assert len(one) == len(two) == 2
+    for a, b in zip(one, two):
+        rows = [read_rows(cell.folder(tmp_path / "results"), "fingerprints") for cell in (a, b)]
+        assert rows[0]["update"].nunique() == 4
+        assert set(rows[0]["shard"]) == {-1, 0, 1, 2, 3}
+        assert rows[0].equals(rows[1]), a.name
+        episodes = [
+            read_rows(cell.folder(tmp_path / "results"), "episodes").drop(columns="wall_seconds") for cell in (a, b)
+        ]
+        assert len(episodes[0]) > 0
+        assert set(episodes[0]["group"]) == {0, 1, 2, 3}
+        assert episodes[0].equals(episodes[1])
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes of one CPU each need two CPUs")
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_process_that_dies_ends_the_other(victim, tmp_path):
+    path = declare(tmp_path, "cpu-2proc", 10_000_000)
+    cell = next(cell for cell in load_experiment(path).cells if cell.algo == "impala")
+    folder = cell.folder(tmp_path / "results")
+    running = start(path, "--only", cell.run_id)
+    workers = wait_for_processes(running, folder)
+    begin = time.monotonic()
+    os.kill(workers[victim].pid, signal.SIGKILL)
+    _, errors = running.communicate(timeout=60)
+    assert time.monotonic() - begin < 60
+    assert running.returncode == 1
+    assert not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers)
+    status = read_status(folder)
+    assert status.state in ("failed", "interrupted")
+    if victim == 1:
+        sentence = "process 1 of 2 was ended by SIGKILL; what it said is in the log"
+        assert sentence in status.reason
+        assert sentence in errors
+
+
+def wait_for_processes(running: subprocess.Popen, folder: Path) -> list[psutil.Process]:
+    """The worker and its peer, once they train."""
+    deadline = time.monotonic() + 240
+    while not (folder.is_dir() and last_metrics(folder)):
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    found = [p for p in psutil.Process(running.pid).children(recursive=True) if "runners.worker" in p.cmdline()]
+    assert len(found) == 2
+    return sorted(found, key=lambda process: process.create_time())
