@@ -8,9 +8,10 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from analysis.figure_style import theme
+from analysis.records import groups
 from analysis.scores import ScoreTable
 
 WIDTH_INCHES, AXES_INCHES, LEGEND_ROW_INCHES = 4.6, 2.9, 0.17  # a third of a page at 1280 px; one row of the legend
@@ -59,6 +60,28 @@ def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, d
             _add_hns_axis(axes, *table.scores[env_id])
         figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
         figure.draw_without_rendering()  # lays out once; both files use it
+        figure.set_layout_engine("none")
+    return figure
+
+
+def lag_histogram(lags: pd.DataFrame, styles: Mapping[System, dict]) -> Figure:
+    """Share of env steps by policy lag, one group of bars per system; `lags` as `summary.policy_lags` gives them."""
+    systems = [
+        ((str(algorithm), str(profile)), rows) for (algorithm, profile), rows in groups(lags, ["algorithm", "profile"])
+    ]
+    width = 0.8 / len(systems)
+    with theme():
+        figure = Figure((WIDTH_INCHES, AXES_INCHES + LEGEND_ROW_INCHES * -(-len(systems) // 2)), layout="constrained")
+        axes = figure.subplots()
+        for i, (system, rows) in enumerate(systems):
+            offset = (i - (len(systems) - 1) / 2) * width
+            color = styles[system]["color"]
+            axes.bar(rows["policy_lag"] + offset, 100 * rows["share"], width, label=" on ".join(system), color=color)
+        axes.set(xlabel="policy lag (updates behind the learner)", ylabel="env steps (%)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        sns.despine(ax=axes)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
+        figure.draw_without_rendering()
         figure.set_layout_engine("none")
     return figure
 

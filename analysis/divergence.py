@@ -74,6 +74,18 @@ class Agreement:
     shard: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class VarianceRatio:
+    """Variance over seeds of B over that of A, with the 95 % interval of an F test, which takes scores for normal.
+
+    NaN with fewer than two seeds on a side, or where A does not vary.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+
 def divergence(a: np.ndarray, b: np.ndarray, env_steps: np.ndarray) -> Divergence:
     """`a`, `b`: (seeds, bins) on the grid `env_steps` (bins,). All NaN where no bin has values of both sets."""
     gap = mean_over_seeds(b) - mean_over_seeds(a)
@@ -125,6 +137,15 @@ def verdict(a: np.ndarray, b: np.ndarray, area: float, margin: float | None) -> 
     else:
         word = _cannot_tell(_seeds_needed(means_a, means_b, margin))
     return Verdict(word=word, difference=difference, low=low, high=high)
+
+
+def variance_ratio(a: np.ndarray, b: np.ndarray) -> VarianceRatio:
+    """`a`, `b`: one score per seed."""
+    if min(len(a), len(b)) < 2 or a.var(ddof=1) == 0:
+        return VarianceRatio(ratio=np.nan, low=np.nan, high=np.nan)
+    ratio = float(b.var(ddof=1) / a.var(ddof=1))
+    low, high = stats.f.ppf([ALPHA / 2, 1 - ALPHA / 2], len(b) - 1, len(a) - 1)
+    return VarianceRatio(ratio=ratio, low=ratio / float(high), high=ratio / float(low))
 
 
 def compare_fingerprints(a: pd.DataFrame, b: pd.DataFrame) -> Agreement:

@@ -22,6 +22,8 @@ KEYS = ["experiment", "algorithm", "env_id", "profile", "seed", "run_id"]
 SYSTEM = ["algorithm", "profile"]
 CELL = ["experiment", "algorithm", "env_id", "profile", "seed"]
 SETTINGS = ["schedule", "network", "protocol", "total_env_steps"]  # those that every algorithm has and a page names
+# Settings that change when things happen, and under a schedule with a rule nothing else.
+TIMING = ("actor_delay_seconds", "learner_delay_seconds", "delay_kind")
 FINAL_SCORE = "mean raw return of the episodes that ended in the last 10 % of the run's planned env steps, per seed"
 
 
@@ -170,6 +172,8 @@ def _run_row(folder: Path) -> dict:
         "planned_env_steps": spec.planned_env_steps,
         "reached_env_steps": reached,
         "question": spec.question,
+        "settings": dict(spec.settings),
+        "inexact_resume": bool(status and status.inexact_resume),
         "folder": folder,
     }
 

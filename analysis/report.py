@@ -14,6 +14,7 @@ from analysis.scores import DEFAULT
 from analysis.summary import Summary, summarise
 
 TEMPLATES = Path(__file__).parent / "templates"
+LAGS = "policy_lags"
 MANY_GAMES = 12  # beyond, one page of small panels is worth having
 
 
@@ -40,7 +41,8 @@ def main(
     drawn = write_figures(summary, Path(results) / "figures" / name, made.get("aggregates"))
     page = Path(results) / "reports" / f"{name}.html"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render(summary, name, made, drawn), encoding="utf-8")
+    lags = Path(results) / "figures" / name / f"{LAGS}.svg"
+    page.write_text(render(summary, name, made, drawn, lags if len(summary.lags) else None), encoding="utf-8")
     return page
 
 
@@ -56,6 +58,8 @@ def write_figures(summary: Summary, folder: Path, aggregates: Table | None = Non
     for env_id in summary.runs["env_id"].unique():
         figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table)
         _, paths[env_id] = figure_style.save(figure, folder / f"curves_{env_id}")
+    if len(summary.lags):
+        figure_style.save(curve_figures.lag_histogram(summary.lags, styles), folder / LAGS)
     if len(systems) <= figure_style.MAX_SYSTEMS:
         _write_overviews(summary, drawn, aggregates, folder)
     return paths
@@ -75,7 +79,9 @@ def _write_overviews(summary: Summary, drawn: pd.DataFrame, aggregates: Table | 
         figure_style.save(intervals, folder / "aggregates")
 
 
-def render(summary: Summary, name: str, made: dict[str, Table], drawn: dict[str, Path]) -> str:
+def render(
+    summary: Summary, name: str, made: dict[str, Table], drawn: dict[str, Path], lags: Path | None = None
+) -> str:
     """The page's HTML; every text is escaped, every image is inside."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -87,6 +93,7 @@ def render(summary: Summary, name: str, made: dict[str, Table], drawn: dict[str,
         caveats=report_words.caveats(summary),
         tables=made,
         figures={env_id: _data_uri(path) for env_id, path in drawn.items()},
+        lags=_data_uri(lags) if lags else None,
         captions=report_words.figure_captions(summary),
         definitions=report_words.definitions(summary),
         css=(TEMPLATES / "report.css").read_text(encoding="utf-8"),

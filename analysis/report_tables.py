@@ -39,6 +39,8 @@ def all_tables(summary: Summary) -> dict[str, Table]:
         final_scores(summary),
         profile_pairs(summary),
         pairs_by_profiles(summary),
+        delay_pairs(summary),
+        seeding_pairs(summary),
         throughput(summary),
         machine_facts(summary),
         per_run(summary),
@@ -166,7 +168,15 @@ def profile_pairs(summary: Summary) -> Table | None:
     pairs = summary.pairs
     if pairs.empty:
         return None
-    described = [_described_pair(pair) for pair in pairs.to_dict("records")]
+    described = [
+        {
+            "algorithm": pair["algorithm"],
+            "game": pair["env_id"],
+            "profiles": f"{pair['profile_a']} → {pair['profile_b']}",
+            **_described_pair(pair),
+        }
+        for pair in pairs.to_dict("records")
+    ]
     margin = next((experiment.margin for experiment in summary.experiments), None)
     no_floor = (pairs["floor_splits"] == 0).any()
     stated = "none declared" if margin is None else f"{margin:g} HNS"
@@ -204,6 +214,53 @@ def pairs_by_profiles(summary: Summary) -> Table | None:
     )
 
 
+def delay_pairs(summary: Summary) -> Table | None:
+    """What a delay of actors or learner changed, per profile and game; None where no algorithm is there with another's
+    settings but for its delays."""
+    if summary.delays.empty:
+        return None
+    described = [
+        {
+            "algorithms": f"{pair['algorithm_a']} → {pair['algorithm_b']}",
+            "delays": pair["delays"],
+            "profile": pair["profile"],
+            "game": pair["env_id"],
+            **_described_pair(pair),
+        }
+        for pair in summary.delays.to_dict("records")
+    ]
+    return Table(
+        name="delays",
+        caption="Learning curves with a delay against those without: same settings else, same profile, same game.",
+        notes=("Delays are slept on purpose. Under a schedule with a rule they cost time and must change no bit.",),
+        frame=summary.delays,
+        display=pd.DataFrame(described),
+    )
+
+
+def seeding_pairs(summary: Summary) -> Table | None:
+    """What the streams of envs and actions do to the variance over seeds."""
+    if summary.seedings.empty:
+        return None
+    described = [
+        {
+            "algorithms": f"{pair['algorithm_a']} ({pair['seeding_a']}) → {pair['algorithm_b']} ({pair['seeding_b']})",
+            "profile": pair["profile"],
+            "game": pair["env_id"],
+            "n (seeds)": f"{pair['seeds_a']}, {pair['seeds_b']}",
+            "ratio of variances": with_interval(pair["ratio"], pair["low"], pair["high"], 2),
+        }
+        for pair in summary.seedings.to_dict("records")
+    ]
+    return Table(
+        name="seedings",
+        caption="Variance of final scores over seeds, the second's over the first's.",
+        notes=("95 % interval of an F test, which takes the scores for normal; 1 means no difference.",),
+        frame=summary.seedings,
+        display=pd.DataFrame(described),
+    )
+
+
 def per_run(summary: Summary) -> Table:
     """One row per run that counts, with its results."""
     columns = [*records.KEYS, "episodes", "final_score", "final_episodes", "hns", "env_steps_per_second"]
@@ -214,9 +271,6 @@ def per_run(summary: Summary) -> Table:
 def _described_pair(pair: Row) -> dict[str, str]:
     decimals, same_bits = 3 if pair["unit"] == "HNS" else 1, pair["word"] == "identical"
     return {
-        "algorithm": pair["algorithm"],
-        "game": pair["env_id"],
-        "profiles": f"{pair['profile_a']} → {pair['profile_b']}",
         "n (seeds)": f"{pair['seeds_a']}, {pair['seeds_b']}",
         "verdict": pair["word"],
         "same bits": fingerprint_words(pair),

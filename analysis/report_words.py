@@ -15,7 +15,8 @@ MOST_SYSTEMS = 6  # named one by one in the answer; of more, the ends of the ran
 
 def answer(summary: Summary, aggregates: Table | None) -> list[str]:
     """The result in a few sentences: what hardware changed, then how well the systems scored."""
-    return [*_hardware(summary), *_scores(summary, aggregates)]
+    said = [*_delays(summary), *_lags(summary), *_seedings(summary)]
+    return [*([] if said and summary.pairs.empty else _hardware(summary)), *said, *_scores(summary, aggregates)]
 
 
 def definitions(summary: Summary) -> list[tuple[str, str]]:
@@ -68,6 +69,12 @@ def caveats(summary: Summary) -> list[str]:
                 f"There is no file experiments/{experiment.name}.yaml here: its margin is unknown, and missing cells "
                 "are those that the records leave out of their full product."
             )
+    inexact = summary.runs.loc[summary.runs["inexact_resume"]]
+    if len(inexact):
+        names = ", ".join(
+            f"{r['algorithm']} on {r['env_id']}, {r['profile']}, seed {r['seed']}" for r in inexact.to_dict("records")
+        )
+        said.append(f"Resumed without segments, so that their bits are their own and were not compared: {names}.")
     without = sorted(set(summary.runs.loc[summary.runs["hns"].isna() & summary.runs["final_score"].notna(), "env_id"]))
     if without:
         said.append(f"Without HNS, hence in no aggregate over games: {', '.join(without)}.")
@@ -98,6 +105,40 @@ def _hardware(summary: Summary) -> Iterator[str]:
         return
     for (algorithm, a, b), pairs in records.groups(summary.pairs, report_tables.PAIR):
         yield f"{algorithm}, {a} against {b}: {_hardware_sentence(pairs)}"
+
+
+def _delays(summary: Summary) -> Iterator[str]:
+    if summary.delays.empty:
+        return
+    for (profile, a, b, delays), pairs in records.groups(
+        summary.delays, ["profile", "algorithm_a", "algorithm_b", "delays"]
+    ):
+        yield f"{a} against {b} on {profile} ({delays}): {_hardware_sentence(pairs)}"
+
+
+def _lags(summary: Summary) -> Iterator[str]:
+    for (algorithm, profile), lags in records.groups(summary.lags, records.SYSTEM):
+        mean = float((lags["policy_lag"] * lags["share"]).sum())
+        fewest, most = lags["policy_lag"].min(), lags["policy_lag"].max()
+        yield (
+            f"{algorithm} on {profile} learned from env steps made {fewest} to {most} updates behind the learner, "
+            f"{mean:.2f} on average."
+        )
+
+
+def _seedings(summary: Summary) -> Iterator[str]:
+    for row in summary.seedings.to_dict("records"):
+        where = f"{row['algorithm_b']} (seeding {row['seeding_b']}) against {row['algorithm_a']} ({row['seeding_a']})"
+        n = f"n = {row['seeds_b']} and {row['seeds_a']} seeds"
+        if pd.isna(row["ratio"]):
+            yield f"{where} on {row['env_id']}, {row['profile']}: no ratio of variances ({n})."
+            continue
+        inside = row["low"] <= 1 <= row["high"]
+        verdict = "1 lies inside, so that no difference is shown" if inside else "1 lies outside"
+        yield (
+            f"{where} on {row['env_id']}, {row['profile']}: the variance of final scores over seeds is "
+            f"{row['ratio']:.2f} times as large, 95 % interval {row['low']:.2f} to {row['high']:.2f} ({n}; {verdict})."
+        )
 
 
 def _hardware_sentence(pairs: pd.DataFrame) -> str:

@@ -3,7 +3,8 @@
 `report` turns them into tables, figures and a page; nothing is written here.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +15,8 @@ import pandas as pd
 from analysis import curves, divergence, records
 from analysis.scores import DEFAULT, TABLES, ScoreTable
 from runners.declarations import load_mapping
+
+_LAG = re.compile(r"stats/policy_lag_(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,9 @@ class Summary:
     runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second.
     curves: KEYS, env_steps (right edge of the bin), episodes, episode_return, hns; one row per run and bin.
     pairs: one row per algorithm, game and pair of profiles, see `compare_profiles`.
+    delays: one row per profile, game and pair of algorithms that differ in their delays alone, see `compare_delays`.
+    seedings: one row per profile, game and pair of algorithms that differ in `seeding` alone, see `compare_seedings`.
+    lags: SYSTEM, policy_lag (updates), env_steps and their share, of the runs under `async`.
     machines: what each start of a run measured, one column per fact.
     left_out, missing: runs that do not count, cells without a record. mixed: differences that were asked for.
     """
@@ -42,6 +48,9 @@ class Summary:
     runs: pd.DataFrame
     curves: pd.DataFrame
     pairs: pd.DataFrame
+    delays: pd.DataFrame
+    seedings: pd.DataFrame
+    lags: pd.DataFrame
     machines: pd.DataFrame
     left_out: pd.DataFrame
     missing: pd.DataFrame
@@ -70,6 +79,9 @@ def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT
         runs=runs,
         curves=run_curves,
         pairs=compare_profiles(runs, run_curves, _margin(declared)),
+        delays=compare_delays(runs, run_curves, _margin(declared)),
+        seedings=compare_seedings(runs),
+        lags=policy_lags(runs),
         machines=_machines(runs),
         left_out=found.left_out,
         missing=_missing(found, declared),
@@ -103,10 +115,89 @@ def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float
         prints = _fingerprints(part)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
-            row |= _curve_divergence(by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b], margin)
-            row |= _agreement(prints[a], prints[b])
-            rows.append(row | _word_of_identical(row))
+            found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
+            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
     return pd.DataFrame(rows)
+
+
+def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
+    """Algorithm B against A on the same profile and game, where they differ in their delays alone.
+
+    Columns: profile, env_id, algorithm_a, algorithm_b, delays (what differs, as a text) and those of
+    `compare_profiles` from `unit` on.
+    """
+    by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
+    rows = []
+    for (profile, env_id), part in records.groups(runs, ["profile", "env_id"]):
+        prints = _fingerprints(part, by="algorithm")
+        for a, b, differing in _variants(part, records.TIMING):
+            row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
+            row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
+            found = by_cell[a, env_id, profile], by_cell[b, env_id, profile]
+            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
+    return pd.DataFrame(rows)
+
+
+def compare_seedings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of two algorithms that differ in `seeding` alone, the variance of the final scores over seeds, B's over A's.
+
+    Columns: profile, env_id, algorithm_a, algorithm_b, seeding_a, seeding_b, seeds_a, seeds_b, and those of
+    divergence.VarianceRatio.
+    """
+    rows = []
+    for (profile, env_id), part in records.groups(runs, ["profile", "env_id"]):
+        for a, b, differing in _variants(part, ("seeding",)):
+            scores = [part.loc[part["algorithm"] == name, "final_score"].dropna().to_numpy() for name in (a, b)]
+            row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
+            row |= dict(zip(("seeding_a", "seeding_b"), differing["seeding"])) | {
+                "seeds_a": len(scores[0]),
+                "seeds_b": len(scores[1]),
+            }
+            rows.append(row | asdict(divergence.variance_ratio(*scores)))
+    return pd.DataFrame(rows)
+
+
+def policy_lags(runs: pd.DataFrame) -> pd.DataFrame:
+    """How many updates behind the learner the env steps of the runs under `async` were made."""
+    runs = runs.loc[runs["schedule"] == "async"]
+    counts = []
+    for metrics, run in zip(records.map_runs(runs, _lag_counts), runs.to_dict("records"), strict=True):
+        counts.extend({key: run[key] for key in records.SYSTEM} | row for row in metrics)
+    if not counts:
+        return pd.DataFrame({name: [] for name in (*records.SYSTEM, "policy_lag", "env_steps", "share")})
+    summed = pd.DataFrame(counts).groupby([*records.SYSTEM, "policy_lag"], sort=True, as_index=False)["env_steps"].sum()
+    totals = summed.groupby(records.SYSTEM)["env_steps"].transform("sum")
+    return summed.assign(share=summed["env_steps"] / totals)
+
+
+def _lag_counts(run: records.Run) -> list[dict]:
+    metrics = records.read_rows(run["folder"], "metrics")
+    found = {name: _LAG.fullmatch(str(name)) for name in metrics}
+    return [
+        {"policy_lag": int(match[1]), "env_steps": int(metrics[name].sum())} for name, match in found.items() if match
+    ]
+
+
+def _variants(runs: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, str, dict[str, tuple]]]:
+    """(A, B, what differs) of the pairs of algorithms that differ in settings among `names` and in nothing else."""
+    settings = {run["algorithm"]: run["settings"] | {"algo": run["algo"]} for run in runs.to_dict("records")}
+    for a, b in combinations(settings, 2):
+        all_names = [*settings[a], *(name for name in settings[b] if name not in settings[a])]
+        values = {name: (settings[a].get(name), settings[b].get(name)) for name in all_names}
+        differing = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+        if differing and set(differing) <= set(names):
+            yield a, b, differing
+
+
+def _comparison(
+    curves_a: pd.DataFrame,
+    curves_b: pd.DataFrame,
+    prints_a: Mapping[int, pd.DataFrame],
+    prints_b: Mapping[int, pd.DataFrame],
+    margin: float | None,
+) -> dict:
+    row = _curve_divergence(curves_a, curves_b, margin) | _agreement(prints_a, prints_b)
+    return row | _word_of_identical(row)
 
 
 def _word_of_identical(row: dict) -> dict:
@@ -150,14 +241,14 @@ def _read_run(run: records.Run, budget: int) -> tuple[dict, np.ndarray]:
     return result, binned
 
 
-def _fingerprints(runs: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
-    """Of the runs of one algorithm on one game, by profile and seed."""
+def _fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[int, pd.DataFrame]]:
+    """Of the runs on one game, by profile or algorithm, and seed. A run that was resumed inexactly shows none."""
     columns = ["update", "stage", "shard", "digest"]
     prints = records.map_runs(runs, lambda run: records.read_rows(run["folder"], "fingerprints", columns))
-    by_profile: dict[str, dict[int, pd.DataFrame]] = {}
-    for profile, seed, rows in zip(runs["profile"], runs["seed"], prints, strict=True):
-        by_profile.setdefault(profile, {})[seed] = rows
-    return by_profile
+    found: dict[str, dict[int, pd.DataFrame]] = {}
+    for name, seed, inexact, rows in zip(runs[by], runs["seed"], runs["inexact_resume"], prints, strict=True):
+        found.setdefault(name, {})[seed] = rows.iloc[:0] if inexact else rows
+    return found
 
 
 def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
