@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.divergence import Agreement, compare_fingerprints
+from analysis.parameters import Distance, distance
 from analysis.records import machines
-from runners.record import read_rows, read_spec
+from runners.record import read_rows, read_spec, read_status
 from runners.spec import RunSpec
 
 WHOLE = -1  # the `shard` of what is the same on all learner devices
@@ -38,6 +39,7 @@ class Comparison:
     last_updates: tuple[int, int]
     settings: Differences
     machine: Differences
+    distance: Distance | None  # between the final parameters, where both runs saved them
 
 
 def find_run(run: str, results: Path) -> Path:
@@ -56,6 +58,9 @@ def compare(a: Path, b: Path) -> Comparison:
     """Compare the records in two folders. Raises ValueError with one sentence where they cannot tell."""
     specs = read_spec(a), read_spec(b)
     _refuse_incomparable(*specs)
+    for folder in (a, b):
+        if (status := read_status(folder)) and status.inexact_resume:
+            raise ValueError(f"{folder}: the run was resumed without segments: its bits are its own")
     rows = read_rows(a, "fingerprints", [*PLACE, "digest"]), read_rows(b, "fingerprints", [*PLACE, "digest"])
     for folder, own in zip((a, b), rows, strict=True):
         if own.empty:
@@ -76,6 +81,7 @@ def compare(a: Path, b: Path) -> Comparison:
         last_updates=(int(rows[0]["update"].max()), int(rows[1]["update"].max())),
         settings=_differences(_settings(specs[0]), _settings(specs[1])),
         machine=_differences(_machine(a), _machine(b)),
+        distance=distance(a, b),
     )
 
 
@@ -98,6 +104,8 @@ def sentences(found: Comparison) -> Iterator[str]:
         yield from _limits(found)
     if found.last_updates[0] != found.last_updates[1]:
         yield "fingerprints end at update {} in A, at update {} in B".format(*found.last_updates)
+    if found.distance:
+        yield f"final parameters: {found.distance}"
     yield from _lines("setting", found.settings)
     yield from _lines("machine", found.machine)
 

@@ -153,6 +153,28 @@ def diverge(run_a: Positional[str], run_b: Positional[str], /, *, json: bool = F
 
 
 @app.command
+def bisect(run: Positional[str], /, *, json: bool = False, results: Path = RESULTS) -> int:
+    """Train a recorded run again on this machine, as far as its first fingerprint that differs, and say what `diverge`
+    says of the two.
+
+    Exit codes: 0 identical, 1 different, 3 cannot tell.
+
+    Args:
+        run: Folder of a run, or the run_id of one among the records.
+        json: One {identical, update, stage, shard, updates_compared}; shard -1 is the whole.
+        results: Folder of the records; the new one is of experiment bisect-<n>.
+    """
+    from analysis.diverge import as_json, compare, find_run, sentences
+    from runners.replay import replay
+
+    recorded = find_run(run, results)
+    found = compare(recorded, replay(recorded, results))
+    for line in [as_json(found.agreement)] if json else sentences(found):
+        print(line)
+    return 0 if found.agreement.identical else DIFFERENT
+
+
+@app.command
 def ingest(
     source: Positional[str],
     path: Positional[Path],

@@ -13,6 +13,7 @@ class Options:
     allow_mismatch: bool = False
     save_policy: bool = True
     cpu_ids: tuple[int, ...] = ()  # that the launcher has set aside; none: the first usable ones
+    replay_of: str = ""  # a record's folder: train its run again, as far as the first fingerprint that differs
     launcher_pid: int = 0  # whose end ends the worker; 0: a worker that a person started
     process: int = 0  # of a run with several; process 0 starts the others
     coordinator: str = ""  # address at which they meet

@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_environment(spec)
     if processes.process_of(spec, options) > 0:
         return run_peer(spec, Path(folder), options)
+    if options.replay_of:
+        return run_cell(spec, Path(folder), partial(train_again, Path(options.replay_of)), options)
     return run_cell(spec, Path(folder), train_and_save if options.save_policy else train, options)
 
 
@@ -105,6 +107,12 @@ def train(spec: RunSpec, recorder: RecordWriter):
 def _trainer(spec: RunSpec) -> Callable[..., Any]:
     trainer = importlib.import_module(f"cleanba.{spec.algo}")
     return partial(trainer.train, spec.config(), spec.layout(), envpool_threads=spec.profile.envpool_threads)
+
+
+def train_again(recorded: Path, spec: RunSpec, recorder: RecordWriter) -> None:
+    from runners.replay import Replay
+
+    _trainer(spec)(Replay(recorder, recorded))
 
 
 def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:

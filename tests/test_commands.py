@@ -23,6 +23,7 @@ STANDS_FOR = {
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
     "cleanba diverge RUN_A RUN_B": "cleanba diverge --help",  # test_diverge
+    "cleanba bisect RUN": "cleanba bisect --help",  # test_bisect
     "cleanba ingest moolib PATH --as NAME": "cleanba ingest --help",  # test_ingest
     "cleanba paper": "cleanba paper --help",  # test_paper
     "python -m pytest": "python -m pytest --collect-only -q tests/test_commands.py",
