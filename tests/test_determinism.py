@@ -1,6 +1,8 @@
 """Contracts D1 to D5: what must not change a bit of a run, and controls that show the comparison can fail."""
 
 import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -67,6 +69,37 @@ DELAYS = [
     {"learner_delay_seconds": 0.2},
     {"actor_delay_seconds": 0.01, "learner_delay_seconds": 0.2, "delay_kind": "random"},
 ]
+
+
+def test_reduction_fast_has_a_shard_a_device_and_gives_invariance_up():
+    """On one device it is the run of one shard; on two, the order of addition is another, and only that."""
+    fast = {"reduction": "fast", "total_env_steps": 160}
+    one_shard = prints(cartpole("impala", "sync", num_shards=1, total_env_steps=160))
+    assert first_difference(one_shard, prints(cartpole("impala", "sync", **fast))) is None
+    two = prints(cartpole("impala", "sync", **fast), "a0-l0,1-d1")
+    assert {row["shard"] for row in two} == {-1, 0, 1}
+    whole = [{row["stage"]: row["digest"] for row in rows if row["shard"] == -1} for rows in (one_shard, two)]
+    assert whole[0]["prng"] == whole[1]["prng"]
+    assert whole[0]["gradient"] != whole[1]["gradient"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("algo", "schedule"), [("impala", "cleanba"), ("ppo", "sync")])
+def test_d3_for_50_updates_on_a_loaded_machine(algo, schedule):
+    """Sleeps of up to 50 ms in actors and learner, and two processes beside it that never wait."""
+    more = {"total_env_steps": 50 * 160}
+    reference = prints(cartpole(algo, schedule, **more))
+    delays = {"actor_delay_seconds": 0.05, "learner_delay_seconds": 0.05, "delay_kind": "random"}
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        delayed = prints(cartpole(algo, schedule, **more, **delays))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert {row["update"] for row in delayed} == set(range(1, 51))
+    assert first_difference(reference, delayed) is None
 
 
 @pytest.mark.parametrize(("algo", "schedule"), [("impala", "sync"), ("ppo", "cleanba")])

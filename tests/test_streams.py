@@ -18,6 +18,28 @@ def test_env_seeds_never_meet():
     assert len(original) == 67  # the control: this count can find an overlap
 
 
+def test_seeding_original_shares_the_streams_that_the_original_shares():
+    """64 envs x 2 threads: 65 distinct env seeds of 128, 67 of 384 with seeds 1 to 3, one key for both threads."""
+    runs = [trainers.config("impala", env_id="Pong-v5", seed=seed, seeding="original") for seed in (1, 2, 3)]
+    seeds = [[s for group in (0, 1) for s in streams.group_env_seeds(run, group, 0)] for run in runs]
+    assert (len(seeds[0]), len(set(seeds[0])), len({s for own in seeds for s in own})) == (128, 65, 67)
+    keys = [jax.random.key_data(streams.action_key(runs[0], group, 5)).tolist() for group in (0, 1)]
+    assert keys[0] == keys[1]
+    seed_audit.check(runs[0])  # what is declared is not an error
+    ours = trainers.config("impala", env_id="Pong-v5", seed=1)
+    assert len({s for group in (0, 1) for s in streams.group_env_seeds(ours, group, 0)}) == 128
+    keys = [jax.random.key_data(streams.action_key(ours, group, 5)).tolist() for group in (0, 1)]
+    assert keys[0] != keys[1]
+
+
+def test_every_segment_of_a_group_has_seeds_of_its_own():
+    config = trainers.config("impala", **SETTINGS | {"segment_updates": 2})
+    seeds = [s for segment in range(3) for group in range(4) for s in streams.group_env_seeds(config, group, segment)]
+    assert len(set(seeds)) == len(seeds) == 24
+    listed = dict(seed_audit.streams_of(config, seed=1))
+    assert listed["env 7 of seed 1 in segment 2"] == (seeds[-1],)
+
+
 def test_env_seeds_never_meet_over_all_roles():
     addresses = [
         streams.env_seeds(seed, range(2048), segment=segment, evaluation=evaluation)
