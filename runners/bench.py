@@ -30,7 +30,10 @@ CASES = [  # algorithm, network, schedule, updates: enough for 20 s or so in ste
 ]
 WANTED_SHARE = 0.8  # of the attainable rate, with impala_shallow
 WANTED_AGAINST_ORIGINAL = 25  # with the ResNet
+WANTED_PRICE = 0.15  # of invariance, in SPS
+WANTED_FINGERPRINT_SHARE = 0.02  # of an update, at the default frequency
 WANTED_STORAGE_GIB = 4  # for the paper's IMPALA settings
+DEFAULT_EVERY_UPDATES = 10  # fingerprint_every_updates
 WARM_UP = 0.25  # of the updates, left out: compilation, the first episodes
 
 
@@ -63,6 +66,7 @@ def main() -> int:
     console = Console()
     results = {
         "speed": [_speed(case, console) for case in CASES],
+        "determinism": [_determinism(algo, updates, console) for algo, updates in (("impala", 60), ("ppo", 10))],
         "memory": _in_own_process("memory", updates=1000),
         "kernels": _in_own_process("kernels"),
         "original": _against_original(),
@@ -95,6 +99,32 @@ def _speed(case: tuple[str, str, str, int], console: Console) -> dict[str, Any]:
         "learning_seconds_per_env_step": learning,
         "attainable_env_steps_per_second": attainable,
         "share": run["env_steps_per_second"] / attainable,
+    }
+
+
+def _determinism(algo: str, updates: int, console: Console) -> dict[str, Any]:
+    """What invariance and fingerprints cost on two emulated devices, beside a gradient a device and no fingerprints.
+
+    Four shards are summed in a fixed order, or each device has one gradient. The two take turns. Digests are made at
+    every update, ten times as often as by default, so that their cost stands out.
+    """
+    console.print(f"measuring what determinism costs {algo}", style="dim")
+    settings = settings_of(algo, "impala_shallow", "sync", updates) | {"num_shards": 4, "fingerprint_every_updates": 0}
+    if algo == "impala":
+        settings |= {"num_envs": 32, "total_env_steps": updates * 32 * 20}
+    kinds = {"invariant": {}, "fast": {"reduction": "fast"}, "fingerprints": {"fingerprint_every_updates": 1}}
+    runs = [
+        {kind: _in_own_process("run", algo=algo, settings=settings | more, layout="a0-l0,1-d1", turn=turn)
+         for kind, more in kinds.items()}
+        for turn in range(2)
+    ]  # fmt: skip
+    rates = {kind: sum(turn[kind]["env_steps_per_second"] for turn in runs) / len(runs) for kind in kinds}
+    seconds = {kind: 1 / rate for kind, rate in rates.items()}
+    return {
+        "algo": algo,
+        **{f"{kind}_env_steps_per_second": rate for kind, rate in rates.items()},
+        "price_of_invariance": 1 - rates["invariant"] / rates["fast"],
+        "fingerprint_share": (seconds["fingerprints"] / seconds["invariant"] - 1) / DEFAULT_EVERY_UPDATES,
     }
 
 
@@ -142,7 +172,8 @@ def _in_own_process(name: str, **options: Any) -> Any:
 def _measured(name: str, measurement: str) -> Any:
     """What several rows need is measured once."""
     command = [sys.executable, "-m", "runners.bench", "--measure", measurement]
-    done = subprocess.run(command, capture_output=True, text=True)
+    devices = "--xla_force_host_platform_device_count=2"
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": devices})
     if done.returncode:
         raise RuntimeError(f"measurement {name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -170,6 +201,12 @@ def _show(results: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(f"wanted: a share of at least {WANTED_SHARE} with impala_shallow")
+    for row in results["determinism"]:
+        console.print(
+            f"{row['algo']}: invariance costs {row['price_of_invariance']:.1%} of the rate of one gradient a device "
+            f"(wanted: under {WANTED_PRICE:.0%}), fingerprints {row['fingerprint_share']:.2%} of an update at the "
+            f"default frequency (wanted: under {WANTED_FINGERPRINT_SHARE:.0%})"
+        )
     kernels = Table(title="Network kernels, float32")
     for heading in ("network", "batch", "forward GFLOP/s", "gradient GFLOP/s", "of a matrix product's"):
         kernels.add_column(heading, justify="right")

@@ -20,14 +20,13 @@ from cleanba.recorder import ListRecorder
 from cleanba.rollout import Batch
 from runners.bench import ENV_ID, WARM_UP
 
-LAYOUT = Layout.parse("a0-l0-d1", threads_per_actor_device=2)
 SECONDS_A_MEASUREMENT = 5.0
 
 
-def run(algo: str, settings: dict[str, Any]) -> dict[str, float]:
-    """A training run's rate after its warm-up, and the learner's time."""
+def run(algo: str, settings: dict[str, Any], layout: str = "a0-l0-d1", turn: int = 0) -> dict[str, float]:
+    """A training run's rate after its warm-up, and the learner's time. `turn` tells repetitions apart."""
     config, recorder = CONFIGS[algo](**settings), ListRecorder()
-    _train(config, recorder)
+    _train(config, recorder, layout)
     rows = recorder.rows["timing"]
     first = int(len(rows) * WARM_UP)
     seconds = rows[-1]["wall_seconds"] - rows[first - 1]["wall_seconds"]
@@ -129,8 +128,9 @@ def _kernels_of(network: Any, batch: int) -> dict[str, Any]:
     }
 
 
-def _train(config: Config, recorder: ListRecorder) -> None:
-    importlib.import_module(f"cleanba.{config.algo}").train(config, LAYOUT, recorder)
+def _train(config: Config, recorder: ListRecorder, layout: str = "a0-l0-d1") -> None:
+    placed = Layout.parse(layout, threads_per_actor_device=2)
+    importlib.import_module(f"cleanba.{config.algo}").train(config, placed, recorder)
 
 
 def _envs_of_group(config: Config, group: int) -> envs.Envs:

@@ -36,6 +36,22 @@ def test_the_share_is_of_what_the_parts_allow(monkeypatch):
     assert row["share"] == pytest.approx(0.8)
 
 
+def test_the_cost_of_determinism_is_a_ratio(monkeypatch):
+    """90 against 100 env steps/s: a price of a tenth. Digests at each update make 90 to 75, a fifth more time: a
+    fiftieth at every tenth update."""
+    rates = {"invariant": 90.0, "fast": 100.0, "fingerprints": 75.0}
+
+    def measured(name, *, settings, **_):
+        every = settings["fingerprint_every_updates"]
+        kind = "fast" if "reduction" in settings else "fingerprints" if every else "invariant"
+        return {"env_steps_per_second": rates[kind]}
+
+    monkeypatch.setattr(bench, "_in_own_process", measured)
+    row = bench._determinism("impala", 10, bench.Console(quiet=True))
+    assert row["price_of_invariance"] == pytest.approx(0.1)
+    assert row["fingerprint_share"] == pytest.approx(0.02)
+
+
 def test_the_originals_rate_is_taken_after_its_second_update(tmp_path):
     """A stand-in prints as the original does: a slow first update, then 80 env steps every 0.2 s."""
     checkout = tmp_path / "cleanba"
