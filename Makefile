@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCK_OPTIONS := --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url --extra dev
 
-.PHONY: setup setup-gpu reproduce test test-slow paper bench lint lock
+.PHONY: setup setup-gpu reproduce test test-slow paper notebooks bench lint lock
 
 setup: .venv/ready
 
@@ -30,6 +30,9 @@ test-slow: setup # learning on Atari, long comparisons with rliable, a log of 1 
 
 paper: setup # every table, figure and claim of the paper from published figures
 	$(BIN)/cleanba paper
+
+notebooks: setup # executed copies in results/notebooks/, of the records that there are
+	$(BIN)/python -m analysis.notebooks
 
 bench: setup # speed, side by side with references; JSON in results/bench/
 	$(BIN)/python -m runners.bench

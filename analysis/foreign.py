@@ -34,6 +34,8 @@ class Declared:
     seed: int | None = None
     folder_pattern: str | None = None  # of a run's folder, such as {env_id}-{seed}-*
     columns: Mapping[str, str] = field(default_factory=dict)  # what it is -> the name of its column
+    filters: tuple[tuple[str, ...], ...] = ()  # groups of openrlbenchmark's filter strings
+    env_ids: tuple[tuple[str, ...], ...] = ()  # games of all groups, or of each
 
 
 @dataclass(frozen=True, kw_only=True)

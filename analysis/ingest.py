@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import foreign_events, foreign_logs, foreign_scores
+from analysis import foreign_events, foreign_logs, foreign_scores, foreign_wandb
 from analysis.foreign import FRAMES_PER_ENV_STEP, Declared, ForeignRun, game
 from runners.spec import SCHEMA, check_name
 
@@ -35,6 +35,8 @@ PARSERS = {
     "parquet": foreign_scores.parquet,
     "dopamine": foreign_scores.dopamine,
     "dreamerv3": foreign_scores.dreamerv3,
+    "wandb": foreign_wandb.wandb,
+    "openrlbenchmark": foreign_wandb.openrlbenchmark,
 }
 CURVE = ["env_steps", "frames", "episode_return", "num_episodes", "wall_seconds"]
 KEYS = ["experiment", "algorithm", "env_id", "seed"]
@@ -65,7 +67,8 @@ def main(source: str, path: Path, name: str, declared: Declared, results: Path) 
     new = [record for record in records if not _is_there(folder, record.spec)]
     for record in new:
         _write(folder, record)
-    return [*_summary(folder, records, len(new)), *(note for record in new for note in record.spec["notes"])]
+    notes = dict.fromkeys(note for record in new for note in record.spec["notes"])  # each once
+    return [*_summary(folder, records, len(new)), *notes]
 
 
 def parse_columns(stated: Sequence[str]) -> dict[str, str]:

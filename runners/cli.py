@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from runners.train import ImpalaFlags, PpoFlags, to_options, to_spec
 
 if TYPE_CHECKING:
+    from analysis.foreign import Declared
     from runners.options import Options
     from runners.spec import RunSpec
 
@@ -177,7 +178,7 @@ def bisect(run: Positional[str], /, *, json: bool = False, results: Path = RESUL
 @app.command
 def ingest(
     source: Positional[str],
-    path: Positional[Path],
+    path: Positional[Path | None] = None,
     /,
     *,
     name: Annotated[str, arg(name="as")],
@@ -189,13 +190,19 @@ def ingest(
     seed: int | None = None,
     folder_pattern: str | None = None,
     columns: tuple[str, ...] = (),
+    tags: tuple[str, ...] = (),
+    where: str = "{}",
+    filters: UseAppendAction[tuple[tuple[str, ...], ...]] = (),
+    env_ids: UseAppendAction[tuple[tuple[str, ...], ...]] = (),
     results: Path = RESULTS,
 ) -> int:
     """Logs of others become records of their own kind, which only their name brings up.
 
     Args:
-        source: moolib, monobeast, polybeast, tensorboard, sb3, rllib, csv, parquet, dopamine or dreamerv3.
-        path: A log, or a folder with the logs of many runs.
+        source: moolib, monobeast, polybeast, tensorboard, sb3, rllib, csv, parquet, dopamine, dreamerv3, wandb or
+            openrlbenchmark.
+        path: A log, or a folder with the logs of many runs. Of wandb: ENTITY/PROJECT on the server, or a snapshot that
+            was fetched before. Of openrlbenchmark: the folder of its offline data; W&B's server when not given.
         name: Name of the records: a new one, or that of earlier runs of the same source.
         unit: What the steps of a source count that does not say it: env_steps or frames.
         protocol: Name of the environments' protocol; unknown when not given.
@@ -206,19 +213,68 @@ def ingest(
         folder_pattern: How a run's folder is named, such as '{env_id}-{seed}-*'.
         columns: Of csv and parquet: steps=NAME episode_return=NAME env_id=NAME seed=NAME algorithm=NAME
             num_episodes=NAME (or episodes_done=NAME, a running total) wall_seconds=NAME; of tensorboard:
-            episode_return=TAG.
-        results: Folder of the records.
+            episode_return=TAG; of wandb also steps=METRIC, wall_seconds=METRIC and the config's env_id=KEY seed=KEY
+            algorithm=KEY.
+        tags: Of wandb: tags that the runs have.
+        where: Of wandb: a filter in MongoDB's language, as JSON, such as '{"config.env_id.value": "Pong-v5"}'.
+        filters: Of openrlbenchmark: its filter strings, '?we=ENTITY&wpn=PROJECT&...' 'EXP_NAME?tag=...&cl=...' ...
+        env_ids: Of openrlbenchmark: the games, for all --filters or one list for each.
+        results: Folder of the records, and of the snapshots of W&B's runs.
     """
     from analysis.foreign import Declared
     from analysis.ingest import main, parse_columns
 
     declared = Declared(
         unit=unit, protocol=protocol, producer=producer, algorithm=algorithm, env_id=env_id, seed=seed,
-        folder_pattern=folder_pattern, columns=parse_columns(columns),
+        folder_pattern=folder_pattern, columns=parse_columns(columns), filters=filters, env_ids=env_ids,
     )  # fmt: skip
+    if (source == "openrlbenchmark" and path is None) or (source == "wandb" and not _is_snapshot(path)):
+        source, path, declared = _fetch_runs(source, path, name, declared, tags, where, results)
+    elif path is None:
+        raise ValueError(f"{source} needs a path; allowed: a log, or a folder with logs")
     for line in main(source, path, name, declared, results):
         print(line)
     return 0
+
+
+def _is_snapshot(path: Path | None) -> bool:
+    from runners.snapshot import MANIFEST
+
+    return path is not None and (path / MANIFEST).is_file()
+
+
+def _fetch_runs(
+    source: str, path: Path | None, name: str, declared: "Declared", tags: Sequence[str], where: str, results: Path
+) -> tuple[str, Path, "Declared"]:
+    """Fetch runs from W&B's server. Returns the source, path and declaration that read their snapshot."""
+    from dataclasses import replace
+
+    from analysis.foreign_wandb import complete_columns
+    from analysis.openrlbenchmark import selections
+    from runners.spec import check_name
+    from runners.wandb_runs import Query, fetch, parse_filter, parse_project
+
+    check_name(name, where="--as")
+    if source == "openrlbenchmark":
+        queries = [
+            Query(
+                entity=found.entity, project=found.project, where=found.where, label=declared.algorithm or found.label,
+                columns=complete_columns({**declared.columns, **found.columns}), env_ids=found.env_ids,
+            )
+            for found in selections(declared.filters, declared.env_ids)
+        ]  # fmt: skip
+    else:
+        entity, project = parse_project(path)
+        queries = [
+            Query(
+                entity=entity, project=project, where=parse_filter(where, tags), label=declared.algorithm,
+                columns=complete_columns(declared.columns),
+            )
+        ]  # fmt: skip
+    snapshot = results / "snapshots" / name
+    for line in fetch(queries, snapshot):
+        print(line)
+    return "wandb", snapshot, replace(declared, algorithm=None, columns={})  # both stand in the snapshot
 
 
 @app.command

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -299,6 +300,16 @@ def test_monobeast_columns_that_appear_mid_file(tmp_path):
     assert (run.env_id, run.seed, game(run.env_id)) == ("PongNoFrameskip-v4", 3, "Pong-v5")
 
 
+@quick
+@given(listed=st.lists(st.lists(finite, max_size=5), min_size=1, max_size=10), end=st.sampled_from(["\n", "\r\n"]))
+def test_every_listed_episode_of_polybeast_counts(tmp_path, listed, end):
+    """A row lists the returns of its episodes as Python writes a tuple, negative, with exponents, or none."""
+    rows = [[row, 1.0, 640 * row, 1.0, f'"{tuple(values)}"'] for row, values in enumerate(listed)]
+    text = table(rows, ["# _tick", "_time", "step", "mean_episode_return", "episode_returns"], end=end)
+    (run,) = foreign_logs.monobeast(write(tmp_path / "logs.csv", text), PONG)
+    expect(run.curve, "num_episodes", [len(values) for values in listed])
+
+
 def test_monobeast_with_another_runs_fields_is_refused(tmp_path):
     path = write(tmp_path / "logs.csv", "# _tick,_time,step,mean_episode_return\n")
     write(tmp_path / "fields.csv", "_tick,step\n")
@@ -329,6 +340,8 @@ def test_stable_baselines_envs_in_the_order_of_their_clocks(tmp_path):
         ("r,l,t\n1,2,3\n", "line 1: is 'r,l,t"),
         ('#{"t_start": 1}\nr,l,t\n1.0,0,3.0\n', "episode 1: l is 0.0; allowed: a number, l above 0"),
         ('#{"t_start": 1}\nr,l,t\n1.0,5,3.0\nnan,5,4.0\n', "episode 2: r is nan; allowed"),
+        ('#{"t_start": 1}\r\nr,l,t\r\n1.0,5,3.0\r\n,5,4.0\r\n', "episode 2: r is nan; allowed"),
+        ('#{"t_start": 1}\nr,l,t\n-inf,5,3.0\n', "line 3: r is '-inf'; allowed: a finite number"),
     ],
 )
 def test_a_monitor_that_is_none_is_refused(tmp_path, text, words):
@@ -367,6 +380,10 @@ def test_dopamine_runs_follow_each_other(tmp_path):
     ]  # fmt: skip
     expect(runs[1].curve, "steps", [1_000_000, 2_000_000])
     expect(runs[1].curve, "episode_return", [3.0, -4.0])
+    for wrong in (math.inf, -math.inf):
+        write(tmp_path / "airraid.json", json.dumps([rows[0] | {"Value": wrong}]))
+        with pytest.raises(ValueError, match=rf"point 1: steps 1000000.0, return {wrong}; allowed: finite numbers"):
+            foreign_scores.dopamine(tmp_path, Declared())
     write(tmp_path / "airraid.json", json.dumps(rows[:1] * 2))
     with pytest.raises(ValueError, match=r"DQN has iteration 0 twice in a row; allowed: run after run"):
         foreign_scores.dopamine(tmp_path, Declared())
@@ -510,6 +527,17 @@ def test_events_torn_in_the_last_record_and_tags_by_name(tmp_path):
     assert run.curve["num_episodes"].isna().all()
     with pytest.raises(ValueError, match=r"no scalar charts/episodic_return or .*; allowed: rollout/ep_rew_mean"):
         foreign_events.tensorboard(path, Declared(unit="env_steps"))
+
+
+@settings(quick, max_examples=10)
+@given(values=st.lists(st.just(math.nan) | st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_every_scalar_of_an_event_file_arrives(tmp_path, values):
+    """Scalars are stored in 32 bits."""
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    events(folder, [(RETURN, 128 * row, value, 100.0) for row, value in enumerate(values)], text=FLAGS)
+    (run,) = foreign_events.tensorboard(folder, Declared(unit="env_steps"))
+    expect(run.curve, "episode_return", values)
+    expect(run.curve, "steps", [128 * row for row in range(len(values))])
 
 
 def test_an_infinite_scalar_is_refused(tmp_path):
