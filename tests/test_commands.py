@@ -28,6 +28,7 @@ STANDS_FOR = {
     "cleanba paper": "cleanba paper --help",  # test_paper
     "python -m pytest": "python -m pytest --collect-only -q tests/test_commands.py",
     "python -m pytest -m slow --timeout 3600": "python -m pytest -m slow --collect-only -q tests/test_learning.py",
+    "python -m pytest -m faults --timeout 3600 -s": "python -m pytest -m faults --collect-only -q tests/test_faults.py",
     "python -m runners.bench": "python -m runners.bench --help",  # test_bench
     "python -m analysis.bench": "python -m analysis.bench --help",  # test_bench_statistics
     "ruff check .": "ruff --version",  # run by .ci/run
