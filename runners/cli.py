@@ -111,6 +111,32 @@ def status(experiment: Positional[str | None] = None, /, *, json: bool = False, 
 
 
 @app.command
+def mirror(
+    experiment: Positional[str], /, *, online: bool = False, wandb_project: str | None = None,
+    wandb_entity: str | None = None, results: Path = RESULTS,
+) -> int:  # fmt: skip
+    """Bring the W&B runs of an experiment's records up to date, and count their rows.
+
+    Args:
+        experiment: Name of an experiment with records.
+        online: Send them to the server; they are written offline, beside the records, otherwise.
+        wandb_project: Project of the runs; that of `cleanba run` when not given.
+        wandb_entity: Team or user whose project it is; W&B's own default when not given.
+        results: Folder of the records.
+    """
+    from runners.mirror import mirror_experiment
+    from runners.options import Options
+
+    failed, project = False, wandb_project or Options().wandb_project
+    for is_there, sentence in mirror_experiment(
+        results, experiment, online=online, project=project, entity=wandb_entity
+    ):
+        print(sentence, file=sys.stdout if is_there else sys.stderr)
+        failed = failed or not is_there
+    return FAILED if failed else 0
+
+
+@app.command
 def report(
     experiments: Positional[list[str]], /, *, score_table: str | None = None, allow_mixed: bool = False,
     results: Path = RESULTS,

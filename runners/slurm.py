@@ -7,6 +7,7 @@ puts itself back into the queue.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,20 +102,23 @@ def run_job(folder: str, options: Options, command: Sequence[str] = WORKER) -> N
     """What a task of a Slurm job does. Ends it with exit code 0 when the run is complete, else 1."""
     if int(os.environ.get("SLURM_PROCID", "0")):  # the first process keeps the record; the others only train
         sys.exit(subprocess.run([*command, folder, options.to_json()]).returncode)
-    out_of_time = []
-
-    def note(*_) -> None:
-        out_of_time.append(True)
-        os.kill(os.getpid(), signal.SIGTERM)  # which the launcher hands on to its worker
-
-    signal.signal(signal.SIGUSR2, note)
+    told = []
+    signal.signal(signal.SIGUSR2, lambda *_: (told.append("time limit"), os.kill(os.getpid(), signal.SIGTERM)))
     spec = read_spec(Path(folder))
     outcomes = launch([spec], Path(folder).parents[2], jobs=1, options=options, command=command)
     state = outcomes[0].state if outcomes else "interrupted"
     print(f"{state}: {spec.name}", flush=True)
-    if state == "interrupted" and out_of_time:
+    if state == "interrupted" and (told or _is_preempted()):
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
     sys.exit(0 if state in ("complete", "invalid") else 1)
+
+
+def _is_preempted() -> bool:
+    """Whether this job is in the grace time of its preemption. Slurm requeues a job that it has to kill at the end of
+    that time; one that ends within it would count as over."""
+    asked = subprocess.run(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True)
+    stated = re.search(r"\bPreemptTime=(\S+)", asked.stdout)
+    return bool(stated) and stated[1] != "None"
 
 
 class _Executor(SlurmExecutor):
