@@ -195,7 +195,7 @@ class RecordWriter:
         """The run goes on after `update`; its later rows supersede what an earlier segment wrote past that."""
         print(f"resumed after update {update}", file=sys.stderr)
         self.status = replace(self.status, inexact_resume=not exact)
-        write_status(self.folder, self.status)
+        self._write_status()
 
     def warn(self, sentence: str) -> None:
         """Keep what a person should know of a run that goes on, or is over, all the same."""

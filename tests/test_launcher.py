@@ -430,17 +430,6 @@ def test_select_by_part_pattern_and_id():
         select(cells, "pong")
 
 
-def test_a_layout_of_several_processes_is_named():
-    cell = make_spec(
-        profile=dataclasses.replace(PROFILE, layout="a0-l0-d2"),
-        settings=SETTINGS | {"num_shards": 2, "num_minibatches": 1},
-    )
-    assert launcher.check_processes([cell]) == [
-        "profile one: layout a0-l0-d2 has 2 processes; allowed here: one process (-d1)"
-    ]
-    assert launcher.check_processes([make_spec()]) == []
-
-
 def test_the_environment_is_refused_when_jax_is_already_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", object())
     with pytest.raises(RuntimeError, match="jax is imported already"):
