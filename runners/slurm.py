@@ -109,16 +109,22 @@ def run_job(folder: str, options: Options, command: Sequence[str] = WORKER) -> N
     state = outcomes[0].state if outcomes else "interrupted"
     print(f"{state}: {spec.name}", flush=True)
     if state == "interrupted" and (told or _is_preempted()):
-        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+        subprocess.run(["scontrol", "requeue", _this_job()], check=True)
     sys.exit(0 if state in ("complete", "invalid") else 1)
 
 
 def _is_preempted() -> bool:
     """Whether this job is in the grace time of its preemption. Slurm requeues a job that it has to kill at the end of
     that time; one that ends within it would count as over."""
-    asked = subprocess.run(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True)
+    asked = subprocess.run(["scontrol", "show", "job", _this_job()], capture_output=True, text=True)
     stated = re.search(r"\bPreemptTime=(\S+)", asked.stdout)
     return bool(stated) and stated[1] != "None"
+
+
+def _this_job() -> str:
+    """With its number in the array: the last job of an array has the array's own id, which means all of them."""
+    names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID") if "SLURM_ARRAY_JOB_ID" in os.environ else ("SLURM_JOB_ID",)
+    return "_".join(os.environ[name] for name in names)
 
 
 class _Executor(SlurmExecutor):

@@ -13,7 +13,7 @@ from io import StringIO
 
 import fake_worker
 import pytest
-from cells import FAKE_WORKER, PROFILE, ROOT, SETTINGS, make_spec
+from cells import FAKE_WORKER, PROFILE, ROOT, make_spec
 from rich.console import Console
 
 from runners import launcher, machine, worker
