@@ -8,9 +8,12 @@ of a later segment begins with the rows before it.
 import os
 import queue
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
+from time import thread_time
 from typing import Any
 
 from runners.options import Options
@@ -25,14 +28,16 @@ REQUEST_SECONDS = 20.0  # for one answer of the server
 RETRIES = 5  # of a request, with pauses that double up to MAX_PAUSE_SECONDS, or as long as Retry-After asks for
 MAX_PAUSE_SECONDS = 20.0
 MAX_FAILURES = 3
-WAITING_ROWS = 10_000  # that wandb may be behind; some 5 MB
+WAITING_ROWS = 10_000  # that are kept in memory, some 5 MB; further ones are read from the record at the end
+SHARE = 0.01  # of a CPU, at most, for handing rows over while the run trains: wandb takes about 1 ms a row
 
 Warn = Callable[[str], None]
 
 
 class Mirror:
     """Hands the first row, every `log_frequency`-th and the last to a W&B run, in a thread of its own, until the first
-    failure, which is told once. `open_run` begins the W&B run, or returns None where there is to be none."""
+    failure, which is told once. `open_run` begins the W&B run, or returns None where there is to be none;
+    `recorded_rows` are all of the record so far. A thread that is behind catches up when the run is over."""
 
     def __init__(
         self,
@@ -40,15 +45,15 @@ class Mirror:
         log_frequency: int,
         warn: Warn,
         *,
-        earlier_rows: Callable[[Row], Iterable[Row]] = lambda row: (),
+        recorded_rows: Callable[[], Iterable[Row]] = list,
         finished: Callable[[Any], None] = lambda run: None,
     ):
-        self._open_run, self._earlier_rows, self._finished = open_run, earlier_rows, finished
+        self._open_run, self._recorded_rows, self._finished = open_run, recorded_rows, finished
         self._log_frequency, self._warn = log_frequency, warn
         self._unlogged: Row | None = None
         self._rows: queue.Queue[Row | int] = queue.Queue(WAITING_ROWS)  # a number is the exit code, and the end
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()  # of the thread, for the owner of the record to keep
-        self._is_off = False
+        self._is_off, self._is_behind, self._is_over = False, False, Event()
         self._thread = Thread(target=self._follow, name="mirror", daemon=True)
         self._thread.start()
 
@@ -62,7 +67,10 @@ class Mirror:
     def finish(self, exit_code: int) -> None:
         """Wait for the last rows, not for ever."""
         self._hand_over()
-        if self._put(exit_code):
+        self._is_over.set()
+        if not self._is_off:
+            with suppress(queue.Full):
+                self._rows.put(exit_code, timeout=FINISH_TIMEOUT_SECONDS)
             self._thread.join(INIT_TIMEOUT_SECONDS + FINISH_TIMEOUT_SECONDS)
             if self._thread.is_alive():
                 self._tell_off("it does not end; `cleanba mirror` sends what is missing")
@@ -72,18 +80,12 @@ class Mirror:
         return row["update"] == 1 or row["update"] % self._log_frequency == 0
 
     def _hand_over(self) -> None:
-        if self._unlogged:
-            self._put(self._unlogged)
-        self._unlogged = None
-
-    def _put(self, item: Row | int) -> bool:
-        """Whether the thread will see it."""
-        if not self._is_off:
+        if self._unlogged and not self._is_off and not self._is_behind:
             try:
-                self._rows.put_nowait(item)
+                self._rows.put_nowait(self._unlogged)
             except queue.Full:
-                self._tell_off("it is too far behind; `cleanba mirror` sends what is missing")
-        return not self._is_off
+                self._is_behind = True
+        self._unlogged = None
 
     def _pass_on(self) -> None:
         while not self._told.empty():
@@ -95,21 +97,31 @@ class Mirror:
 
     def _follow(self) -> None:
         try:
-            run, is_first = self._open_run(self._told.put), True
-            while run is not None:
-                row = self._rows.get()
-                if isinstance(row, int):
-                    run.finish(exit_code=row)
-                    self._finished(run)
-                    return
-                if is_first:
-                    for earlier in filter(self._is_wanted, self._earlier_rows(row)):
-                        log(run, earlier)
+            run = self._open_run(self._told.put)
+            if run is None:
+                self._is_off = True
+                return
+            logged = 0
+            while not isinstance(row := self._rows.get(), int):
+                began = thread_time()
+                if not logged and row.get("segment"):  # the run goes on from an earlier segment's rows
+                    self._log_recorded(run, 0, row["update"])
                 log(run, row)
-                is_first = False
-            self._is_off = True
+                logged = row["update"]
+                self._is_over.wait((thread_time() - began) / SHARE)
+            if self._is_behind:
+                self._log_recorded(run, logged + 1, sys.maxsize)
+            run.finish(exit_code=row)
+            self._finished(run)
         except Exception as error:  # whatever W&B raises, the record has the rows
             self._tell_off(_words(error))
+
+    def _log_recorded(self, run: Any, first: int, end: int) -> None:
+        """The rows of updates from `first` to before `end`, as the record has them."""
+        wanted = [row for row in self._recorded_rows() if first <= row["update"] < end]
+        for row in wanted:
+            if self._is_wanted(row) or (row is wanted[-1] and end == sys.maxsize):
+                log(run, row)
 
 
 def log(run: Any, row: Row) -> None:
@@ -138,12 +150,9 @@ def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str
                 _forget_service(warn)
         return None
 
-    def earlier_rows(row: Row) -> Iterable[Row]:
-        return (old for old in rows_of(folder) if old["update"] < row["update"]) if row.get("segment") else ()
-
     return Mirror(
         open_run, options.log_frequency, warn,
-        earlier_rows=earlier_rows, finished=lambda run: _remove_older_files(folder, run),
+        recorded_rows=lambda: rows_of(folder), finished=lambda run: _remove_older_files(folder, run),
     )  # fmt: skip
 
 
