@@ -44,16 +44,16 @@ class Trainer:
     name: str
     command: Sequence[str]
     cells: list[RunSpec]
-    seconds: float  # within which a launch is killed
+    rows: int  # of metrics, within which a launch is killed
 
 
 COUNTING = Trainer(
     "counting",
     (sys.executable, str(ROOT / "tests" / "fault_worker.py")),
     [make_spec(seed=seed, settings=make_spec().settings | {"total_env_steps": 800}) for seed in (1, 2)],
-    4.0,
+    70,
 )
-REAL = Trainer("cartpole", WORKER, [make_spec(settings=CARTPOLE)], 12.0)
+REAL = Trainer("cartpole", WORKER, [make_spec(settings=CARTPOLE)], 55)
 
 
 @pytest.fixture(params=[COUNTING, REAL], ids=lambda trainer: trainer.name)
@@ -129,18 +129,35 @@ def uninterrupted(tmp_path_factory):
     return of
 
 
-def kill_at_random(process: subprocess.Popen, who: str, after: float) -> bool:
-    """kill -9 of a worker, the launcher or both, `after` seconds; False when all were through before."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(after)
-        return False
-    workers = psutil.Process(process.pid).children()
+def rows_written(trainer: Trainer, results: Path) -> int:
+    """Of metrics, by all starts; a record that is compacted counts as a thousand."""
+    tables = [cell.folder(results) / "metrics.jsonl" for cell in trainer.cells]
+    return sum(
+        table.read_bytes().count(b"\n") if table.exists() else 1000 * table.with_suffix(".parquet").exists()
+        for table in tables
+    )
+
+
+def kill_at_random(trainer: Trainer, results: Path, chance: random.Random) -> str:
+    """Start a launcher, and kill -9 a worker, the launcher or both: one time in four within its first second, else when
+    some more rows are written, or up to 50 ms later. Who was killed; "" when all were through before."""
+    who = chance.choice(["worker", "launcher", "both"])
+    goal = rows_written(trainer, results) + chance.randrange(trainer.rows)
+    process = start(trainer, results)
+    if chance.random() < 0.25:
+        time.sleep(chance.random())
+    else:
+        while process.poll() is None and rows_written(trainer, results) <= goal:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.05))
+    workers = psutil.Process(process.pid).children() if process.poll() is None else []
     victims = {"worker": workers[:1], "launcher": [process], "both": [process, *workers]}[who]
+    killed = bool(workers)
     for victim in victims:
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
             victim.kill()
     process.wait()
-    return bool(victims)
+    return who if killed else ""
 
 
 def test_killed_runs_lose_and_double_nothing(trainer, uninterrupted, tmp_path):
@@ -150,8 +167,8 @@ def test_killed_runs_lose_and_double_nothing(trainer, uninterrupted, tmp_path):
         results = tmp_path / str(experiments)
         experiments += 1
         for _ in range(chance.randrange(1, 6)):  # kills before it is left in peace
-            who = chance.choice(["worker", "launcher", "both"])
-            kills[who] += kill_at_random(start(trainer, results), who, chance.uniform(0.2, trainer.seconds))
+            kills[kill_at_random(trainer, results, chance)] += 1
+        del kills[""]
         after_kill.append(finish(trainer, results))
         assert_same_rows(rows(trainer, results), reference)
         segments += sum(len(list(cell.folder(results).glob("machine.*.json"))) for cell in trainer.cells)
@@ -243,7 +260,7 @@ def test_an_actor_that_hangs_does_not_keep_the_run_from_being_ended(tmp_path):
         "hanging",
         (sys.executable, str(ROOT / "tests" / "sabotaged_worker.py")),
         [make_spec(seed=sabotaged_worker.ACTOR_HANGS, settings=CARTPOLE | {"total_env_steps": 160_000})],
-        0.0,
+        0,
     )
     with under_way(hanging, tmp_path, updates=2) as (process, worker):
         time.sleep(3)
