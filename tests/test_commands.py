@@ -19,6 +19,7 @@ from runners.train import ImpalaFlags, PpoFlags, to_options, to_spec
 STANDS_FOR = {
     "cleanba run experiments/quickstart.yaml": "cleanba run experiments/quickstart.yaml --dry-run",  # test_cli
     "cleanba run experiments/quickstart.yaml --jobs 2": "cleanba run experiments/quickstart.yaml --jobs 2 --dry-run",
+    "cleanba mirror quickstart": "cleanba mirror --help",  # test_mirror
     "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
