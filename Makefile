@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCK_OPTIONS := --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url --extra dev
 
-.PHONY: setup setup-gpu reproduce test test-slow paper notebooks bench lint lock
+.PHONY: setup setup-gpu reproduce test test-slow test-faults paper notebooks bench lint lock
 
 setup: .venv/ready
 
@@ -27,6 +27,9 @@ test: setup
 
 test-slow: setup # learning on Atari, long comparisons with rliable, a log of 1 GiB
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+test-faults: setup # kills, signals, full disks, two launchers, a Slurm of its own where root may install one
+	$(BIN)/python -m pytest -m faults --timeout 3600 -s
 
 paper: setup # every table, figure and claim of the paper from published figures
 	$(BIN)/cleanba paper

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
@@ -48,19 +48,25 @@ def run(
     /,
     *,
     only: str | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
+    retry: Literal["failed"] | None = None,
+    launcher: Literal["local", "slurm"] = "local",
+    sbatch: tuple[str, ...] = (),
     dry_run: bool = False,
     allow_mismatch: bool = False,
     track: bool = False,
     results: Path = RESULTS,
 ) -> int:
-    """Run the cells of an experiment that are not complete.
+    """Run the cells of an experiment that have not run or were interrupted.
 
     Args:
         experiment: File that declares the experiment.
         only: Run cells whose name or run id has this in it, or matches it where it has a * or ?.
-        jobs: Runs at a time.
-        dry_run: List the cells and their states, run nothing.
+        jobs: Runs at a time; 1 when not given, and as many as Slurm allows under slurm.
+        retry: failed runs those as well that have failed.
+        launcher: local runs the cells here; slurm submits them as job arrays and returns.
+        sbatch: Options of sbatch for every job, without their dashes: partition=gpu time=2-00:00:00 account=NAME.
+        dry_run: List the cells and their states, run nothing; with slurm, print the scripts.
         allow_mismatch: Run although the machine is not the profile; such runs are filed as invalid.
         track: Send the W&B mirror to the server; it is written offline otherwise.
         results: Folder of the records.
@@ -70,9 +76,15 @@ def run(
     from runners.spec import load_experiment
 
     cells = select(load_experiment(experiment).cells, only)
+    options = Options(allow_mismatch=allow_mismatch, track=track)
+    retry_failed = retry == "failed"
+    if launcher == "slurm":
+        return _submit(cells, results, sbatch, options, jobs=jobs, retry_failed=retry_failed, dry_run=dry_run)
+    if sbatch:
+        raise ValueError("--sbatch: options of Slurm's; allowed: with --launcher slurm")
     if dry_run:
         return _dry_run(cells, results)
-    return _launch(cells, results, jobs=jobs, options=Options(allow_mismatch=allow_mismatch, track=track))
+    return _launch(cells, results, jobs=1 if jobs is None else jobs, options=options, retry_failed=retry_failed)
 
 
 app.command(train, name="train", help="Train one run with the flags of the original's scripts.")
@@ -97,6 +109,32 @@ def status(experiment: Positional[str | None] = None, /, *, json: bool = False, 
     else:
         show(found, Console())
     return 0
+
+
+@app.command
+def mirror(
+    experiment: Positional[str], /, *, online: bool = False, wandb_project: str | None = None,
+    wandb_entity: str | None = None, results: Path = RESULTS,
+) -> int:  # fmt: skip
+    """Bring the W&B runs of an experiment's records up to date, and count their rows.
+
+    Args:
+        experiment: Name of an experiment with records.
+        online: Send them to the server; they are written offline, beside the records, otherwise.
+        wandb_project: Project of the runs; that of `cleanba run` when not given.
+        wandb_entity: Team or user whose project it is; W&B's own default when not given.
+        results: Folder of the records.
+    """
+    from runners.mirror import mirror_experiment
+    from runners.options import Options
+
+    failed, project = False, wandb_project or Options().wandb_project
+    for is_there, sentence in mirror_experiment(
+        results, experiment, online=online, project=project, entity=wandb_entity
+    ):
+        print(sentence, file=sys.stdout if is_there else sys.stderr)
+        failed = failed or not is_there
+    return FAILED if failed else 0
 
 
 @app.command
@@ -317,7 +355,7 @@ def impala(flags: Annotated[ImpalaFlags, arg(name="")], *, results: Path = RESUL
     Args:
         results: Folder of the records.
     """
-    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags))
+    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags), retry_failed=True)
 
 
 @train.command
@@ -327,7 +365,7 @@ def ppo(flags: Annotated[PpoFlags, arg(name="")], *, results: Path = RESULTS) ->
     Args:
         results: Folder of the records.
     """
-    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags))
+    return _launch([to_spec(flags)], results, jobs=1, options=to_options(flags), retry_failed=True)
 
 
 def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
@@ -343,18 +381,16 @@ def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
     return 0
 
 
-def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options") -> int:
+def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options", retry_failed: bool) -> int:
     """Check, run, and tell how it ended. Returns the exit code."""
-    from runners.launcher import check_machine, launch, unfinished
+    from runners.launcher import check_machine, launch
     from runners.machine import usable_cpus
 
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
     if (wrong := check_machine(cells)) and not options.allow_mismatch:
         raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
-    todo = unfinished(cells, results, allow_mismatch=options.allow_mismatch)
-    if len(todo) < len(cells):
-        print(f"{len(cells) - len(todo)} of {len(cells)} runs have a record already: skipped")
+    todo, left_failed = _todo(cells, results, options, retry_failed)
     jobs = min(jobs, len(todo))
     if jobs > 1 and jobs * max(cell.profile.cpus for cell in cells) > usable_cpus():
         print(f"note: {jobs} jobs share {usable_cpus()} CPUs; the speeds of these runs will not be their profiles'")
@@ -364,7 +400,49 @@ def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "O
         print(f"{outcome.state}: {outcome.spec.name}: {outcome.reason}\n  log: {outcome.log}", file=sys.stderr)
     if not_started := len(todo) - len(outcomes):
         print(f"stopped: {not_started} runs not started", file=sys.stderr)
-    return FAILED if failed or not_started else 0
+    return FAILED if failed or not_started or left_failed else 0
+
+
+def _submit(
+    cells: Sequence["RunSpec"], results: Path, sbatch: Sequence[str], options: "Options",
+    *, jobs: int | None, retry_failed: bool, dry_run: bool,
+) -> int:  # fmt: skip
+    """Hand the cells to Slurm, or print what would be handed over. The machine is checked where the runs start."""
+    from runners import slurm
+
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
+    flags = slurm.parse_options(sbatch)
+    todo, left_failed = _todo(cells, results, options, retry_failed)
+    if dry_run:
+        for text in slurm.scripts(todo, results, options, flags, jobs=jobs):
+            print(text)
+        return 0
+    todo, queued = slurm.not_queued(todo, results)
+    if queued:
+        print(f"{queued} runs are in Slurm's queue: skipped")
+    for line in slurm.submit(todo, results, options, flags, jobs=jobs):
+        print(line)
+    return FAILED if left_failed else 0
+
+
+def _todo(
+    cells: Sequence["RunSpec"], results: Path, options: "Options", retry_failed: bool
+) -> tuple[list["RunSpec"], int]:
+    """The cells to run, and how many failed ones are left alone; tells what is skipped, and why."""
+    from runners.launcher import unfinished
+
+    either = unfinished(cells, results, retry_failed=True, allow_mismatch=options.allow_mismatch)
+    todo = either if retry_failed else unfinished(cells, results, allow_mismatch=options.allow_mismatch)
+    if len(either) < len(cells):
+        print(f"{len(cells) - len(either)} of {len(cells)} runs have a record already: skipped")
+    if left_failed := len(either) - len(todo):
+        print(
+            f"{left_failed} of {len(cells)} runs have failed before: skipped, see `cleanba status`; "
+            "--retry failed runs them again",
+            file=sys.stderr,
+        )
+    return todo, left_failed
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
-from cleanba.layout import Layout
 from runners import machine
 from runners.options import BUSY, Options
 from runners.profiles import Profile, mismatches
@@ -22,18 +22,25 @@ from runners.progress import Display, open_display
 from runners.record import (
     Status,
     check_meaning,
-    is_claimed,
     last_metrics,
     now,
     prepare,
     read_status,
     write_status,
 )
+from runners.record_claim import holder, is_claimed
 from runners.spec import RunSpec
 
 WORKER = (sys.executable, "-m", "runners.worker")
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 15.0  # for a worker to write its last row after SIGTERM
+GPU_MEMORY = 0.9  # of a GPU that several jobs share between them; a job alone has JAX's own default
+# A worker that one of these ended was ended from outside: by a person, a scheduler, a machine without memory. Any other
+# signal, such as SIGSEGV, is its own doing.
+OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+
+
+BUSY_REASON = "another worker has this record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +66,16 @@ class _Child:
     process: subprocess.Popen
 
 
-def unfinished(cells: Sequence[RunSpec], results: Path, *, allow_mismatch: bool = False) -> list[RunSpec]:
-    """The cells that still have to run: no complete record, nor, where mismatches are allowed, an invalid one.
+def unfinished(
+    cells: Sequence[RunSpec], results: Path, *, retry_failed: bool = False, allow_mismatch: bool = False
+) -> list[RunSpec]:
+    """The cells to run: not those with a complete record, nor with a failed one unless it is to be tried again, nor,
+    where mismatches are allowed, with an invalid one.
 
     Raises ValueError when the folder of one holds the record of another."""
     for cell in cells:
         check_meaning(cell.folder(results), cell)
-    done = ("complete", "invalid") if allow_mismatch else ("complete",)
+    done = {"complete"} | (set() if retry_failed else {"failed"}) | ({"invalid"} if allow_mismatch else set())
     states = [(cell, read_status(cell.folder(results))) for cell in cells]
     return [cell for cell, status in states if status is None or status.state not in done]
 
@@ -92,10 +102,10 @@ def check_machine(cells: Sequence[RunSpec]) -> list[str]:
     return [f"the machine is not profile {profile.name}: {'; '.join(wrong)}" for profile, wrong in found if wrong]
 
 
-def cpu_sets(usable: Sequence[int], jobs: int, cpus: int) -> list[tuple[int, ...]]:
-    """The CPUs of each job slot: apart from one another while there are enough, shared in turn when there are not."""
-    cpus = min(cpus, len(usable))
-    return [tuple(usable[(slot * cpus + i) % len(usable)] for i in range(cpus)) for slot in range(jobs)]
+def slot_sets(usable: Sequence[Any], jobs: int, size: int) -> list[tuple[Any, ...]]:
+    """The CPUs or GPUs of each job slot: apart from one another while there are enough, shared in turn when not."""
+    size = min(size, len(usable))
+    return [tuple(usable[(slot * size + i) % len(usable)] for i in range(size)) for slot in range(jobs)]
 
 
 def launch(
@@ -104,47 +114,81 @@ def launch(
 ) -> list[Outcome]:  # fmt: skip
     """Run cells, `jobs` at a time, and return how each ended, in the order of ending.
 
+    A cell that another launcher has completed in the meantime, or whose worker lives on this machine, is not started.
     SIGINT (Ctrl-C), SIGTERM or SIGHUP stops the children, marks their records and returns the outcomes so far. Raises
     OSError when a record cannot be begun, once the children are stopped.
     """
     display = display or open_display(len(cells))
     jobs = min(jobs, len(cells))
     usable, cpus = sorted(os.sched_getaffinity(0)), max(_cpus(cell.profile) for cell in cells)
-    sets = cpu_sets(usable, jobs, cpus)
+    cpu_sets = slot_sets(usable, jobs, cpus)
+    gpus = max(_gpus(cell.profile) for cell in cells)
+    gpu_sets = slot_sets(machine.visible_gpus() if gpus else [], jobs, gpus)
     options = replace(options, cpus_shared=jobs * cpus > len(usable), launcher_pid=os.getpid())
     waiting, children, outcomes = list(reversed(cells)), [], []
     with _noted_signals() as noted:
         try:
             while (waiting or children) and not noted:
-                while waiting and len(children) < jobs and not noted:
-                    spec, slot = waiting.pop(), min(set(range(jobs)) - {child.slot for child in children})
-                    cpu_ids = sets[slot][: _cpus(spec.profile)]
-                    children.append(_start(spec, results, slot, replace(options, cpu_ids=cpu_ids), command))
-                    display.started(spec, children[-1].folder)
                 for child in [child for child in children if child.process.poll() is not None]:
                     children.remove(child)
                     outcomes.append(_settle(child, display))
+                while waiting and len(children) < jobs and not noted:
+                    spec = waiting.pop()
+                    prepare(spec.folder(results), spec)
+                    if taken := _taken(spec, results):
+                        outcomes.append(taken)
+                        continue
+                    slot = min(set(range(jobs)) - {child.slot for child in children})
+                    mine = replace(options, cpu_ids=cpu_sets[slot][: _cpus(spec.profile)])
+                    devices = gpu_environment(gpu_sets[slot][: _gpus(spec.profile)], gpu_sets)
+                    children.append(_start(spec, results, slot, mine, devices, command))
+                    display.started(spec, children[-1].folder)
                 display.look(child.folder for child in children)
                 sleep(POLL_SECONDS)
         finally:
             outcomes += _stop(children, display)
             display.close()
-    return outcomes
+    return [_taken(outcome.spec, results) or outcome if outcome.state == "busy" else outcome for outcome in outcomes]
 
 
 def _profiles(cells: Sequence[RunSpec]) -> list[Profile]:
     return list({cell.profile.name: cell.profile for cell in cells}.values())
 
 
+def gpu_environment(mine: Sequence[str], all_sets: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Variables that give a worker its GPUs and, where other jobs have them too, a share of their memory."""
+    if not mine:
+        return {}
+    sharing = max(sum(gpu in others for others in all_sets) for gpu in mine)
+    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{GPU_MEMORY / sharing:.3f}"} if sharing > 1 else {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(mine)} | share
+
+
 def _cpus(profile: Profile) -> int:
     """Of all processes of a run."""
-    return profile.cpus * Layout.parse(profile.layout).num_processes
+    return profile.cpus * profile.parsed_layout().num_processes
 
 
-def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: Sequence[str]) -> _Child:
+def _gpus(profile: Profile) -> int:
+    layout = profile.parsed_layout()
+    return layout.devices_per_process * layout.num_processes if profile.platform == "gpu" else 0
+
+
+def _taken(spec: RunSpec, results: Path) -> Outcome | None:
+    """The outcome of a cell that needs no worker of this launcher: another has completed it, or is at it here."""
+    folder = spec.folder(results)
+    if (status := read_status(folder)) and status.state == "complete":
+        return Outcome(spec=spec, folder=folder, state="complete", reason="")
+    if holder(folder) == "here":
+        return Outcome(spec=spec, folder=folder, state="busy", reason=BUSY_REASON)
+    return None
+
+
+def _start(
+    spec: RunSpec, results: Path, slot: int, options: Options, devices: Mapping[str, str], command: Sequence[str]
+) -> _Child:
     """A child in a session of its own, so that Ctrl-C reaches the launcher alone; its output goes to the run's log."""
     folder = spec.folder(results)
-    prepare(folder, spec)
     before = read_status(folder)
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(
@@ -153,7 +197,7 @@ def _start(spec: RunSpec, results: Path, slot: int, options: Options, command: S
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1", **devices},
         )
     return _Child(spec=spec, folder=folder, slot=slot, before=before, process=process)
 
@@ -166,10 +210,10 @@ def _settle(child: _Child, display: Display) -> Outcome:
     if status and (status.state == "complete" or (status.state != "running" and status != child.before)):
         state, reason = status.state, status.reason
     elif code == BUSY or is_claimed(child.folder):
-        state, reason = "busy", "another worker has this record"
+        state, reason = "busy", BUSY_REASON
     else:
-        state, reason = "failed", _last_word(code, child.folder)
-        _mark_failed(child.folder, status, reason)
+        state, reason = "interrupted" if -code in OUTSIDE else "failed", _last_word(code, child.folder)
+        _mark(child.folder, status, state, reason)
     warnings = [f"warning: {sentence}" for sentence in status.warnings] if status else []
     display.finished(child.spec, child.folder, state, "; ".join(filter(None, [reason, *warnings])))
     return Outcome(spec=child.spec, folder=child.folder, state=state, reason=reason)
@@ -184,13 +228,13 @@ def _last_word(code: int, folder: Path) -> str:
     return f"the worker ended with exit code {code}{f' ({last})' if last else ''}"
 
 
-def _mark_failed(folder: Path, status: Status | None, reason: str) -> None:
+def _mark(folder: Path, status: Status | None, state: str, reason: str) -> None:
     try:
-        before = status or Status(state="failed", started_at=now(), updated_at=now())
+        before = status or Status(state=state, started_at=now(), updated_at=now())
         env_steps = (last_metrics(folder) or {}).get("env_steps", before.env_steps)
-        write_status(folder, replace(before, state="failed", reason=reason, updated_at=now(), env_steps=env_steps))
+        write_status(folder, replace(before, state=state, reason=reason, updated_at=now(), env_steps=env_steps))
     except OSError as error:
-        print(f"{folder}: cannot be marked as failed ({error.strerror})", file=sys.stderr)
+        print(f"{folder}: cannot be marked as {state} ({error.strerror})", file=sys.stderr)
 
 
 def _stop(children: list[_Child], display: Display) -> list[Outcome]:

@@ -5,13 +5,17 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
 PACKAGES = ("cleanba-bench", "jax", "jaxlib", "flax", "optax", "rlax", "envpool", "numpy", "wandb")
+# The wheels that bring CUDA, cuDNN and NCCL to JAX's GPU build; recorded where present.
+GPU_PACKAGES = ("jax-cuda13-pjrt", "nvidia-cuda-runtime", "nvidia-cudnn-cu13", "nvidia-nccl-cu13")
 # Variables that change what the compiler or the device does; everything else of the environment stays private.
 VARIABLES = (
     "XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "XLA_PYTHON_CLIENT_MEM_FRACTION",
@@ -37,6 +41,8 @@ def host_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": package_versions(),
+        "gpu_driver": next(iter(_nvidia_smi("driver_version")), None),
+        "container": container(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "git": git_state(),
     }
@@ -77,7 +83,34 @@ def package_versions() -> dict[str, str]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
+    for package in GPU_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
     return found
+
+
+def container(root: Path = Path("/")) -> dict[str, str | None] | None:
+    """What kind of container this process is in, and the digest of its image where the container can read that; None
+    outside of one. Podman tells a privileged container its image; Apptainer names the image's file, whose header
+    has the image's own id; Docker tells nothing."""
+    image_file = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
+    if image_file:
+        return {"kind": "apptainer", "image": _sif_id(Path(image_file))}
+    if (podman := root / "run/.containerenv").exists():
+        stated = [line.partition("=") for line in _read(podman).splitlines()]
+        return {"kind": "podman", "image": {key: value.strip('"') for key, _, value in stated}.get("imageid")}
+    return {"kind": "docker", "image": None} if (root / ".dockerenv").exists() else None
+
+
+def _sif_id(path: Path) -> str | None:
+    """The UUID of a SIF image. Its header, https://github.com/apptainer/sif: 32 bytes of launch script, 10 of magic
+    word, 3 of version, 3 of architecture, 16 of id."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(64)
+    except OSError:
+        return None
+    return str(UUID(bytes=header[48:64])) if header[32:41] == b"SIF_MAGIC" else None
 
 
 def git_state(folder: Path = SOURCE) -> dict[str, Any]:
@@ -95,6 +128,13 @@ def default_platform() -> str:
     return "gpu" if shutil.which("nvidia-smi") else "cpu"
 
 
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names of the GPUs that this process may use; by their numbers where it is not set."""
+    if (stated := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in stated.split(",") if name.strip()]
+    return [str(index) for index in range(len(_nvidia_smi("index")))]
+
+
 def platform_mismatches(declared: str) -> list[str]:
     """GPUs are counted when a run starts, with JAX; here it is told only whether there is a driver."""
     if declared == "gpu" and default_platform() != "gpu":
@@ -110,7 +150,10 @@ def _devices() -> dict[str, Any]:
     except (RuntimeError, AssertionError) as error:  # without a GPU, JAX 0.10 fails an assertion that says nothing
         platforms = os.environ.get("JAX_PLATFORMS", "any platform")
         raise RuntimeError(f"JAX cannot start on {platforms}{f' ({error})' if str(error) else ''}") from error
-    return {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)}
+    found = {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)}
+    if found["platform"] == "gpu":  # "cuda 13000" and the like, of the build
+        found["version"] = " ".join(devices[0].client.platform_version.split())
+    return found
 
 
 def _cpu_quota(cgroup: Path) -> float | None:
@@ -119,6 +162,17 @@ def _cpu_quota(cgroup: Path) -> float | None:
     if not quota:
         quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")  # version 1
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _nvidia_smi(field: str) -> list[str]:
+    """A field of each GPU, as the driver reports it; empty where there is no driver."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"], capture_output=True, text=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
 
 
 def _read(path: Path) -> str:

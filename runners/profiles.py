@@ -43,17 +43,21 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def parsed_layout(self):
+        """The trainer's Layout."""
+        from cleanba.layout import Layout
+
+        return Layout.parse(self.layout, threads_per_actor_device=self.threads_per_actor_device)
+
 
 def load_profile(path: Path) -> Profile:
     """Read one profile file. Raises ValueError naming file, key and what is allowed."""
-    from cleanba.layout import Layout
-
     declared = load_mapping(path)
     required = [field.name for field in fields(Profile) if field.name not in _OPTIONAL]
     check_keys(declared, where=str(path), required=required, optional=_OPTIONAL)
     try:
         profile = Profile(**declared)
-        Layout.parse(profile.layout, threads_per_actor_device=profile.threads_per_actor_device)
+        profile.parsed_layout()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if profile.name != path.stem:
@@ -81,12 +85,10 @@ def mismatches(profile: Profile, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _device_mismatches(profile: Profile, devices: Mapping[str, Any]) -> list[str]:
-    from cleanba.layout import Layout
-
     found = []
     if devices["platform"] != profile.platform:
         found.append(f"platform {profile.platform} declared, {devices['platform']} found")
-    needed = Layout.parse(profile.layout).devices_per_process
+    needed = profile.parsed_layout().devices_per_process
     if devices["count"] < needed:
         found.append(f"layout {profile.layout} needs {needed} devices, {devices['count']} found")
     if profile.device_kind and profile.device_kind not in devices["kind"]:

@@ -7,21 +7,22 @@ rows are read: a launcher looks at the statuses of a thousand runs without it.
 
 import csv
 import errno
-import fcntl
 import io
 import json
 import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from runners.files import create, write_atomically
+from runners.record_claim import Claim
 from runners.spec import SCHEMA, RunSpec
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ COLUMNS: dict[str, dict[str, str]] = {
 # Metrics have these columns and whatever else the trainer measures.
 METRICS = {**_SEGMENT, "update": "int64", "env_steps": "int64", "frames": "int64", "wall_seconds": "float64"}
 FILES = {"metrics": "metrics.jsonl", **{table: f"{table}.csv" for table in COLUMNS}}
-STATES = ("running", "complete", "failed", "invalid")
+# pending: no worker has begun. interrupted: ended from outside (a signal, a preemption, a machine that went away), and
+# the next run goes on with it. failed: ended by itself, and would again. invalid: trained on another machine.
+STATES = ("pending", "running", "interrupted", "complete", "failed", "invalid")
 HEARTBEAT_SECONDS = 1.0  # status.json is rewritten at most this often
-CLAIM_SECONDS = 0.5  # a worker tries for so long: `is_claimed` holds the lock for a moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class Status:
     started_at: str  # ISO 8601, UTC; of the segment
     updated_at: str
     env_steps: int = 0
+    sps: float | None = None  # env steps a second, as the trainer last measured them
     pid: int = 0
     inexact_resume: bool = False  # it went on, without segments, from where it was saved: its bits are its own
     warnings: list[str] = field(default_factory=list)  # what went wrong beside the run, such as its W&B mirror
@@ -65,16 +68,6 @@ class Status:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
-    """Readers see the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_status(folder: Path, status: Status) -> None:
@@ -121,46 +114,18 @@ def check_meaning(folder: Path, spec: RunSpec) -> None:
 
 
 def prepare(folder: Path, spec: RunSpec) -> None:
-    """Make the run's folder unless it is there. The spec is written last: a folder with one has a status too."""
+    """Make the run's folder unless it is there. The spec is written last: a folder with one has a status too.
+
+    Another launcher may do the same, and its worker may be through with the run already: nothing is written over.
+    """
     check_meaning(folder, spec)
     if not (folder / "spec.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_status(folder, Status(state="running", started_at=now(), updated_at=now(), pid=os.getpid()))
-        write_atomically(folder / "spec.json", spec.to_json())
-
-
-@contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Hold the record against other workers of this machine. Raises BlockingIOError when one has it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        _lock(handle)
-        yield
-    finally:
-        os.close(handle)
-
-
-def is_claimed(folder: Path) -> bool:
-    """Whether a worker of this machine has the record."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    deadline = monotonic() + CLAIM_SECONDS
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if monotonic() > deadline:
-                raise
-        sleep(0.05)
+        status = Status(state="pending", started_at=now(), updated_at=now())
+        with suppress(FileExistsError):
+            create(folder / "status.json", json.dumps(asdict(status)) + "\n")
+        with suppress(FileExistsError):
+            create(folder / "spec.json", json.dumps(spec.to_json(), indent=1) + "\n")
 
 
 def next_segment(folder: Path) -> int:
@@ -180,18 +145,20 @@ class RecordWriter:
 
     on_metrics: Callable[[Row], None] | None = None
 
-    def __init__(self, folder: Path, *, segment: int):
+    def __init__(self, folder: Path, *, segment: int, claim: Claim | None = None):
+        """`claim`, held by a worker, is checked before every write: a record that is another's takes no more rows."""
         found = read_status(folder)
         if found and found.state == "complete":
             raise ValueError(f"{folder}: the record is complete; nothing may be added to it")
         self.folder = folder
+        self._claim = claim
         self.status = Status(state="running", segment=segment, started_at=now(), updated_at=now(), pid=os.getpid())
         self._beat_at = monotonic()
         self._files = {table: _open_whole_lines(folder / name) for table, name in FILES.items()}
         for table, columns in COLUMNS.items():
             if os.fstat(self._files[table]).st_size == 0:
-                _write_all(self._files[table], ",".join(columns) + "\n")
-        write_status(folder, self.status)
+                self._write(table, ",".join(columns) + "\n")
+        self._write_status()
 
     def metrics(self, row: Row) -> None:
         """A number that is not finite is stored as missing; whether the run goes on is the trainer's to say."""
@@ -199,8 +166,8 @@ class RecordWriter:
         finite = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()
         }
-        _write_all(self._files["metrics"], json.dumps(finite) + "\n")
-        self._heartbeat(row["env_steps"])
+        self._write("metrics", json.dumps(finite) + "\n")
+        self._heartbeat(row["env_steps"], finite.get("charts/SPS"))
         if self.on_metrics:
             self.on_metrics(finite)
 
@@ -216,25 +183,31 @@ class RecordWriter:
     def close(self, state: str, reason: str = "") -> None:
         """The run's last word. A complete record is compacted before it is called complete; where that fails, the
         record may still be closed as failed."""
+        self.check_claim()
         while self._files:
             os.close(self._files.popitem()[1])
         if state == "complete":
             compact(self.folder)
         self.status = replace(self.status, state=state, reason=reason, updated_at=now())
-        write_status(self.folder, self.status)
+        self._write_status()
 
     def resumed(self, update: int, *, exact: bool) -> None:
         """The run goes on after `update`; its later rows supersede what an earlier segment wrote past that."""
         print(f"resumed after update {update}", file=sys.stderr)
         self.status = replace(self.status, inexact_resume=not exact)
-        write_status(self.folder, self.status)
+        self._write_status()
 
     def warn(self, sentence: str) -> None:
         """Keep what a person should know of a run that goes on, or is over, all the same."""
         print(f"warning: {sentence}", file=sys.stderr)
         self.status = replace(self.status, warnings=[*self.status.warnings, sentence])
         with suppress(OSError):  # a warning that cannot be kept must not end the run
-            write_status(self.folder, self.status)
+            self._write_status()
+
+    def check_claim(self) -> None:
+        """Raises ClaimLostError when another worker has taken the record over; for whoever writes beside the tables."""
+        if self._claim:
+            self._claim.check()
 
     def _complete(self, row: Row) -> dict[str, Any]:
         return {"schema": SCHEMA, "segment": self.status.segment, **row}
@@ -247,14 +220,22 @@ class RecordWriter:
             if missing := [column for column in COLUMNS[table] if column not in whole]:
                 raise ValueError(f"{table}: a row lacks {missing[0]}; needed: {', '.join(COLUMNS[table])}")
             writer.writerow({key: int(value) if isinstance(value, bool) else value for key, value in whole.items()})
-        _write_all(self._files[table], lines.getvalue())
+        self._write(table, lines.getvalue())
 
-    def _heartbeat(self, env_steps: int) -> None:
-        self.status = replace(self.status, env_steps=env_steps)
+    def _write(self, table: str, text: str) -> None:
+        self.check_claim()
+        _write_all(self._files[table], text)
+
+    def _write_status(self) -> None:
+        self.check_claim()
+        write_status(self.folder, self.status)
+
+    def _heartbeat(self, env_steps: int, sps: float | None) -> None:
+        self.status = replace(self.status, env_steps=env_steps, sps=sps)
         if monotonic() - self._beat_at >= HEARTBEAT_SECONDS:
             self._beat_at = monotonic()
             self.status = replace(self.status, updated_at=now())
-            write_status(self.folder, self.status)
+            self._write_status()
 
 
 def _plain(value: Any) -> Any:

@@ -71,9 +71,7 @@ class RunSpec:
 
     def layout(self):
         """The trainer's Layout."""
-        from cleanba.layout import Layout
-
-        return Layout.parse(self.profile.layout, threads_per_actor_device=self.profile.threads_per_actor_device)
+        return self.profile.parsed_layout()
 
     def to_json(self) -> dict[str, Any]:
         stored = {field.name: getattr(self, field.name) for field in fields(self)}

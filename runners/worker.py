@@ -22,13 +22,13 @@ from runners import machine, processes
 from runners.mirror import start_mirror
 from runners.options import BUSY, Options
 from runners.profiles import mismatches
-from runners.record import RecordWriter, claim, next_segment, read_spec, read_status, write_machine
+from runners.record import RecordWriter, next_segment, read_spec, read_status, write_machine
+from runners.record_claim import Claim, claim
 from runners.spec import RunSpec
 
 COMPILATION_CACHE = Path.home() / ".cache" / "cleanba-bench" / "xla"  # most of a short run is compilation
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that the kernel sends when the parent is gone
-
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # the last is Slurm's before the time limit
 SAVE_SECONDS = 10  # for a run that is asked to end: less than the launcher's grace
 STATE = "checkpoints/state"
 
@@ -61,11 +61,11 @@ def run_cell(
 ) -> int:
     """Carry out one run and keep its record. Returns the exit code: 0, 1 when it failed, BUSY when another has it."""
     try:
-        with claim(folder), _end_on_signal():
+        with claim(folder) as held, _end_on_signal():
             if (found := read_status(folder)) and found.state == "complete":
                 print(f"{folder}: another worker has completed this record", file=sys.stderr)
                 return 0
-            return _run_claimed(spec, folder, train, options, measure)
+            return _run_claimed(spec, folder, held, train, options, measure)
     except BlockingIOError:
         print(f"{folder}: another worker has this record", file=sys.stderr)
         return BUSY
@@ -124,8 +124,8 @@ def train_and_save(spec: RunSpec, recorder: RecordWriter) -> None:
     policy.save(path, spec.config(), params)
 
 
-def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, measure) -> int:
-    writer, mirror = RecordWriter(folder, segment=next_segment(folder)), None
+def _run_claimed(spec: RunSpec, folder: Path, held: Claim, train: Train, options: Options, measure) -> int:
+    writer, mirror = RecordWriter(folder, segment=next_segment(folder), claim=held), None
     try:
         _end_with(options.launcher_pid)
         machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
@@ -140,7 +140,7 @@ def _run_claimed(spec: RunSpec, folder: Path, train: Train, options: Options, me
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exc()
         if writer.status.state == "running":
-            writer.close("failed", _sentence(error))
+            writer.close("interrupted" if isinstance(error, Ended) else "failed", _sentence(error))
         if mirror:
             mirror.finish(1)
         return 1
@@ -202,7 +202,7 @@ def _end_with(launcher_pid: int) -> None:
 
 @contextmanager
 def _end_on_signal() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Ended in the main thread, once."""
+    """The signals that ask a worker to end raise Ended in the main thread, once."""
 
     def end(number, frame):
         for name in END_SIGNALS:

@@ -14,7 +14,7 @@ from runners.record import RecordWriter, read_spec
 from runners.spec import RunSpec
 from runners.worker import run_cell
 
-GOOD, RAISES, KILLED, HANGS, STOPS_EARLY, PRINTS_CPUS, ENDS_BADLY = 1, 2, 3, 4, 5, 6, 99
+GOOD, RAISES, KILLED, HANGS, STOPS_EARLY, PRINTS_CPUS, HANGS_ONCE, ENDS_BADLY = 1, 2, 3, 4, 5, 6, 98, 99
 
 
 def count(spec: RunSpec, recorder: RecordWriter) -> None:
@@ -22,17 +22,17 @@ def count(spec: RunSpec, recorder: RecordWriter) -> None:
         recorder.episodes([episode_row(update)])
         recorder.metrics(metrics_row(update, **{"charts/avg_episodic_return": float(update), "charts/SPS": 200.0}))
         if update == 3:
-            misbehave(spec.seed)
+            misbehave(spec.seed, recorder.status.segment)
             if spec.seed == STOPS_EARLY:
                 return
 
 
-def misbehave(seed: int) -> None:
+def misbehave(seed: int, segment: int) -> None:
     if seed == RAISES:
         raise RuntimeError("actor 1 died: no such game")
     if seed == KILLED:
         os.kill(os.getpid(), signal.SIGKILL)
-    if seed == HANGS:
+    if seed == HANGS or (seed == HANGS_ONCE and segment == 0):
         time.sleep(60)
     if seed >= PRINTS_CPUS:
         print(f"cpus {sorted(os.sched_getaffinity(0))}")

@@ -133,6 +133,19 @@ def test_a_run_that_fails_is_told_with_its_log_and_exit_code_1(capfd):
     assert "Traceback" in Path(log).read_text()
 
 
+def test_a_run_that_has_failed_is_told_and_left_alone_until_it_is_asked_for(suite, capfd):
+    (_, cell) = load_experiment(Path("experiments/tiny.yaml")).cells
+    prepare(cell.folder(Path("results")), cell)
+    failed = replace(read_status(cell.folder(Path("results"))), state="failed", reason="the disk was full")
+    write_status(cell.folder(Path("results")), failed)
+    assert main(["run", "experiments/tiny.yaml", "--only", "ppo"]) == 1
+    assert capfd.readouterr().err == (
+        "1 of 1 runs have failed before: skipped, see `cleanba status`; --retry failed runs them again\n"
+    )
+    assert main(["run", "experiments/tiny.yaml", "--only", "ppo", "--retry", "failed"]) == 0
+    assert read_status(cell.folder(Path("results"))).state == "complete"
+
+
 def test_dry_run_lists_every_cell_and_touches_nothing(suite, capsys):
     assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -145,12 +158,12 @@ def test_dry_run_lists_every_cell_and_touches_nothing(suite, capsys):
 def test_dry_run_and_status_say_the_same_of_a_run_whose_process_is_gone(suite, capsys):
     (cell,) = load_experiment(Path("experiments/tiny.yaml")).cells[:1]
     prepare(cell.folder(Path("results")), cell)
-    gone = replace(read_status(cell.folder(Path("results"))), pid=2**22 + 1)  # above the largest pid of Linux
+    gone = replace(read_status(cell.folder(Path("results"))), state="running")  # and nobody holds the record
     write_status(cell.folder(Path("results")), gone)
     assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["failed", "pending"]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:2]] == ["interrupted", "pending"]
     assert main(["status", "experiments/tiny.yaml"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "1 failed, 1 pending"
+    assert capsys.readouterr().out.splitlines()[0] == "1 interrupted, 1 pending"
 
 
 def test_dry_run_notes_what_would_be_refused(capsys):
@@ -171,6 +184,14 @@ REFUSED = [
     (["run", "experiments/none.yaml"], "experiments/none.yaml: cannot be read (No such file or directory)"),
     (["run", "experiments/tiny.yaml", "--only", "pong"], "--only pong: no run has such a name"),
     (["run", "experiments/tiny.yaml", "--jobs", "0"], "--jobs is 0; allowed: 1 or more"),
+    (
+        ["run", "experiments/tiny.yaml", "--sbatch", "time=5"],
+        "--sbatch: options of Slurm's; allowed: with",
+    ),
+    (
+        ["run", "experiments/tiny.yaml", "--launcher", "slurm", "--sbatch", "ntasks=5"],
+        "--sbatch ntasks=5: the profile or the launcher decides it; allowed: any other option",
+    ),
     (["run", "experiments/tiny.yaml", "--results", "/proc"], "/proc/runs: cannot be read or written"),
     (["status", "none"], "no experiment 'none'; allowed: none yet"),
     (["train", "impala", "--env-id", "Brekout-v5"], "unknown game 'Brekout-v5'; nearest: Breakout-v5"),

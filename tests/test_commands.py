@@ -19,6 +19,7 @@ from runners.train import ImpalaFlags, PpoFlags, to_options, to_spec
 STANDS_FOR = {
     "cleanba run experiments/quickstart.yaml": "cleanba run experiments/quickstart.yaml --dry-run",  # test_cli
     "cleanba run experiments/quickstart.yaml --jobs 2": "cleanba run experiments/quickstart.yaml --jobs 2 --dry-run",
+    "cleanba mirror quickstart": "cleanba mirror --help",  # test_mirror
     "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
@@ -30,6 +31,7 @@ STANDS_FOR = {
     "python -m pytest -m slow --timeout 3600": "python -m pytest -m slow --collect-only -q tests/test_learning.py",
     "python -m analysis.notebooks": "python -m analysis.notebooks --help",  # test_notebooks
     "cleanba ingest wandb ENTITY/PROJECT --as NAME": "cleanba ingest --help",  # test_wandb
+    "python -m pytest -m faults --timeout 3600 -s": "python -m pytest -m faults --collect-only -q tests/test_faults.py",
     "python -m runners.bench": "python -m runners.bench --help",  # test_bench
     "python -m analysis.bench": "python -m analysis.bench --help",  # test_bench_statistics
     "ruff check .": "ruff --version",  # run by .ci/run

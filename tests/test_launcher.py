@@ -1,7 +1,6 @@
 """Worker and launcher: every cell in its own process, every end known and told."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -14,15 +13,16 @@ from io import StringIO
 
 import fake_worker
 import pytest
-from cells import FAKE_WORKER, PROFILE, ROOT, SETTINGS, make_spec
+from cells import FAKE_WORKER, PROFILE, ROOT, make_spec
 from rich.console import Console
 
 from runners import launcher, machine, worker
-from runners.launcher import cpu_sets, launch, select, unfinished
+from runners.launcher import gpu_environment, launch, select, slot_sets, unfinished
 from runners.machine import host_facts
 from runners.options import BUSY, Options
 from runners.progress import LiveDisplay, PlainDisplay, describe
 from runners.record import last_metrics, prepare, read_rows, read_status, write_status
+from runners.record_claim import claim
 from runners.worker import run_cell, set_environment
 
 
@@ -51,7 +51,7 @@ def test_good_runs_are_complete_and_failures_are_told(go, tmp_path):
     assert {seed: (outcome.state, outcome.reason) for seed, outcome in outcomes.items()} == {
         fake_worker.GOOD: ("complete", ""),
         fake_worker.RAISES: ("failed", "RuntimeError: actor 1 died: no such game"),
-        fake_worker.KILLED: ("failed", "the worker was ended by SIGKILL"),
+        fake_worker.KILLED: ("interrupted", "the worker was ended by SIGKILL"),
         fake_worker.STOPS_EARLY: ("failed", "RuntimeError: training ended after 60 of 200 env steps"),
     }
     assert "no such game" in outcomes[fake_worker.RAISES].log.read_text()  # with its traceback
@@ -64,14 +64,20 @@ def test_good_runs_are_complete_and_failures_are_told(go, tmp_path):
     assert (good / "metrics.parquet").exists()
     assert json.loads((good / "machine.0.json").read_text())["usable_cpus"] == 1
     assert "complete impala-CartPole-v1-a0-l0-d1-one-s1" in shown
-    assert "failed   impala-CartPole-v1-a0-l0-d1-one-s3: the worker was ended by SIGKILL" in shown
+    assert "interrupted impala-CartPole-v1-a0-l0-d1-one-s3: the worker was ended by SIGKILL" in shown
 
 
-def test_complete_runs_are_skipped_and_failed_ones_begin_a_new_segment(go, tmp_path):
+def test_complete_runs_are_skipped_failed_ones_too_unless_asked_for_and_interrupted_ones_go_on(go, tmp_path):
+    cells = [make_spec(seed=1), make_spec(seed=2), make_spec(seed=fake_worker.KILLED), make_spec(seed=8)]
+    go(cells[:3])
+    assert unfinished(cells, tmp_path) == cells[2:]
+    assert unfinished(cells, tmp_path, retry_failed=True) == cells[1:]
+
+
+def test_a_failed_run_begins_a_new_segment(go, tmp_path):
     cells = [make_spec(seed=1), make_spec(seed=2)]
     go(cells)
-    assert unfinished(cells, tmp_path) == [cells[1]]
-    go(unfinished(cells, tmp_path))
+    go(unfinished(cells, tmp_path, retry_failed=True))
     assert read_status(cells[1].folder(tmp_path)).segment == 1
     assert read_status(cells[0].folder(tmp_path)).segment == 0
     rows = read_rows(cells[1].folder(tmp_path), "metrics")
@@ -107,11 +113,34 @@ def log_line(outcome, start):
     return [line for line in outcome.log.read_text().splitlines() if line.startswith(start)][-1].removeprefix(start)
 
 
-def test_cpu_sets():
-    assert cpu_sets([0, 1, 2, 3], jobs=2, cpus=2) == [(0, 1), (2, 3)]
-    assert cpu_sets([4, 7], jobs=2, cpus=1) == [(4,), (7,)]
-    assert cpu_sets([4, 7], jobs=2, cpus=2) == [(4, 7), (4, 7)]  # too few: shared
-    assert cpu_sets([4], jobs=1, cpus=10) == [(4,)]  # where a mismatch is allowed
+def test_slot_sets():
+    assert slot_sets([0, 1, 2, 3], jobs=2, size=2) == [(0, 1), (2, 3)]
+    assert slot_sets([4, 7], jobs=2, size=1) == [(4,), (7,)]
+    assert slot_sets([4, 7], jobs=2, size=2) == [(4, 7), (4, 7)]  # too few: shared
+    assert slot_sets([4], jobs=1, size=10) == [(4,)]  # where a mismatch is allowed
+    assert slot_sets([], jobs=2, size=0) == [(), ()]  # the GPUs of CPU profiles
+
+
+def test_jobs_have_gpus_apart_and_share_the_memory_of_those_they_share():
+    apart, shared = slot_sets(["0", "1", "2", "3"], jobs=2, size=2), slot_sets(["0", "1"], jobs=3, size=1)
+    assert gpu_environment(apart[1], apart) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert gpu_environment(shared[0], shared) == {
+        "CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.450",
+    }  # fmt: skip
+    assert gpu_environment(shared[1], shared) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert gpu_environment((), apart) == {}
+
+
+def test_workers_of_gpu_profiles_see_the_gpus_of_their_slot(go, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    gpu = dataclasses.replace(PROFILE, platform="gpu", layout="a0-l1-d1")
+    go([make_spec(seed=1, profile=gpu), make_spec(seed=1)], jobs=2)
+    facts = {
+        spec.profile.platform: json.loads((spec.folder(tmp_path) / "machine.0.json").read_text())["environment"]
+        for spec in (make_spec(seed=1, profile=gpu), make_spec(seed=1))
+    }
+    assert facts["gpu"]["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert facts["cpu"]["CUDA_VISIBLE_DEVICES"] == "GPU-a, GPU-b"  # as it was
 
 
 def test_ctrl_c_stops_the_children_and_marks_them(go, tmp_path):
@@ -122,7 +151,7 @@ def test_ctrl_c_stops_the_children_and_marks_them(go, tmp_path):
     outcomes, _ = go(cells, jobs=1)
     assert time.monotonic() - started < 10
     assert {seed: (outcome.state, outcome.reason) for seed, outcome in outcomes.items()} == {
-        fake_worker.HANGS: ("failed", "Ended: by SIGTERM")
+        fake_worker.HANGS: ("interrupted", "Ended: by SIGTERM")
     }
     assert read_status(folder).reason == "Ended: by SIGTERM"
     assert not process_exists(read_status(folder).pid)
@@ -244,7 +273,7 @@ def test_a_child_that_does_not_stop_is_killed_and_marked(go, tmp_path, monkeypat
     outcomes, _ = go([cell], jobs=1)
     assert outcomes[cell.seed].reason == "the worker was ended by SIGKILL"
     status = read_status(cell.folder(tmp_path))
-    assert (status.state, status.env_steps) == ("failed", 60)
+    assert (status.state, status.env_steps) == ("interrupted", 60)
 
 
 def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path):
@@ -252,12 +281,11 @@ def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path):
     folder = cell.folder(tmp_path)
     prepare(folder, cell)
     write_status(folder, dataclasses.replace(read_status(folder), env_steps=123))
-    handle = os.open(folder, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    outcomes, _ = go([cell])
-    os.close(handle)
+    with claim(folder):
+        outcomes, _ = go([cell])
     assert (outcomes[1].state, outcomes[1].reason) == ("busy", "another worker has this record")
-    assert read_status(folder).state == "running"
+    assert not (folder / "log.txt").exists()  # no worker was started for it
+    assert read_status(folder).state == "pending"
     assert read_status(folder).env_steps == 123
     outcomes, _ = go([cell])  # the other is gone
     assert outcomes[1].state == "complete"
@@ -388,7 +416,7 @@ def test_when_a_record_cannot_be_begun_the_children_are_stopped(go, tmp_path):
     with pytest.raises(NotADirectoryError):
         go(cells)
     status = read_status(cells[0].folder(tmp_path))
-    assert status.state == "failed"
+    assert status.state == "interrupted"
     assert "SIGTERM" in status.reason
 
 
@@ -402,17 +430,6 @@ def test_select_by_part_pattern_and_id():
         select(cells, "pong")
 
 
-def test_a_layout_of_several_processes_is_named():
-    cell = make_spec(
-        profile=dataclasses.replace(PROFILE, layout="a0-l0-d2"),
-        settings=SETTINGS | {"num_shards": 2, "num_minibatches": 1},
-    )
-    assert launcher.check_processes([cell]) == [
-        "profile one: layout a0-l0-d2 has 2 processes; allowed here: one process (-d1)"
-    ]
-    assert launcher.check_processes([make_spec()]) == []
-
-
 def test_the_environment_is_refused_when_jax_is_already_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", object())
     with pytest.raises(RuntimeError, match="jax is imported already"):
@@ -422,11 +439,9 @@ def test_the_environment_is_refused_when_jax_is_already_there(monkeypatch):
 def test_run_cell_says_busy_without_touching_the_record(tmp_path, capsys):
     cell = make_spec()
     prepare(tmp_path / "run", cell)
-    handle = os.open(tmp_path / "run", os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
     before = (tmp_path / "run" / "status.json").read_bytes()
-    assert run_cell(cell, tmp_path / "run", fake_worker.count, Options(), measure=dict) == BUSY
-    os.close(handle)
+    with claim(tmp_path / "run"):
+        assert run_cell(cell, tmp_path / "run", fake_worker.count, Options(), measure=dict) == BUSY
     assert (tmp_path / "run" / "status.json").read_bytes() == before
 
 

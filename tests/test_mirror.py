@@ -3,17 +3,21 @@
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from threading import Event, Thread
+from time import monotonic, process_time, sleep
 
 import pytest
 from cells import ROOT, make_spec, metrics_row
 
-from runners import mirror
+from runners import mirror, wandb_file
+from runners.cli import main
 from runners.mirror import Mirror, config, mode, start_mirror
 from runners.options import Options
-from runners.record import prepare
+from runners.record import RecordWriter, prepare, write_machine
 
 ROWS = [
     metrics_row(1, **{"losses/loss": 0.5}),
@@ -44,29 +48,9 @@ def write_mirror(folder, options, **environment):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     done = subprocess.run(
         [sys.executable, "-c", WRITE, str(folder), options.to_json()],
-        cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=True, timeout=60,
+        cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     return done.stderr
-
-
-def stored_records(path):
-    """The protobuf records of a .wandb file: a 7-byte header, then LevelDB's log format (blocks of 32 KiB, each piece
-    with checksum, length and type: 1 whole, 2 first, 3 middle, 4 last)."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content, place, parts = path.read_bytes(), 7, b""
-    while place + 7 <= len(content):
-        if 32768 - place % 32768 < 7:
-            place += 32768 - place % 32768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, place)
-        parts += content[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):
-            record = Record()
-            record.ParseFromString(parts)
-            yield record
-            parts = b""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +58,7 @@ def offline(tmp_path_factory):
     folder = tmp_path_factory.mktemp("record") / "run"
     warnings = write_mirror(folder, Options(wandb_project="cleanba-suite"))
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    return list(stored_records(path)), warnings, folder
+    return list(wandb_file.records(path)), warnings, folder
 
 
 def test_an_offline_run_is_named_as_documented(offline):
@@ -129,19 +113,36 @@ def test_without_network_the_run_goes_on_with_a_warning_and_an_offline_file(tmp_
     warnings = write_mirror(tmp_path / "run", Options(track=True), **unreachable)
     assert "W&B online mirror failed, the run goes on: " in warnings
     (path,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
-    assert sum(record.WhichOneof("record_type") == "history" for record in stored_records(path)) == 3
+    assert sum(record.WhichOneof("record_type") == "history" for record in wandb_file.records(path)) == 3
+
+
+class Kept:
+    """In the place of W&B's run: keeps the updates that it is given."""
+
+    starting_step = 0
+
+    def __init__(self):
+        self.updates = []
+
+    def log(self, row, step):
+        assert step == row["update"]
+        self.updates.append(row["update"])
+
+    def finish(self, exit_code):
+        self.updates.append("finish")
+
+
+class Broken(Kept):
+    def log(self, row, step):
+        raise OSError("no space left")
+
+    def finish(self, exit_code):
+        raise AssertionError("a broken mirror is left alone")
 
 
 def test_a_failure_while_logging_is_told_once():
-    class Broken:
-        def log(self, row):
-            raise OSError("no space left")
-
-        def finish(self, exit_code):
-            raise AssertionError("a broken mirror is left alone")
-
     told = []
-    broken = Mirror(Broken(), 1, told.append)
+    broken = Mirror(lambda warn: Broken(), 1, told.append)
     for row in ROWS:
         broken.metrics(row)
     broken.finish(0)
@@ -149,23 +150,216 @@ def test_a_failure_while_logging_is_told_once():
 
 
 def test_the_first_row_every_kth_and_the_last_are_logged():
-    class Kept:
-        def __init__(self):
-            self.updates = []
-
-        def log(self, row):
-            self.updates.append(row["update"])
-
-        def finish(self, exit_code):
-            self.updates.append("finish")
-
     for last, expected in ((9, [1, 3, 6, 9, "finish"]), (10, [1, 3, 6, 9, 10, "finish"]), (0, ["finish"])):
         kept = Kept()
-        every_third = Mirror(kept, 3, pytest.fail)
+        every_third = Mirror(lambda warn, kept=kept: kept, 3, pytest.fail)
         for update in range(1, last + 1):
             every_third.metrics(metrics_row(update))
         every_third.finish(0)
         assert kept.updates == expected
+
+
+def test_rows_that_the_server_has_already_are_not_sent_again():
+    kept = Kept()
+    kept.starting_step = 3
+    for update in range(1, 6):
+        mirror.log(kept, metrics_row(update))
+    assert kept.updates == [3, 4, 5]
+
+
+def test_a_wandb_that_hangs_costs_the_run_nothing(monkeypatch):
+    for name in ("INIT_TIMEOUT_SECONDS", "FINISH_TIMEOUT_SECONDS"):
+        monkeypatch.setattr(mirror, name, 0.1)
+    monkeypatch.setattr(mirror, "WAITING_ROWS", 2)
+    told, forever, began = [], Event(), monotonic()
+    hanging = Mirror(lambda warn: forever.wait() and None, 1, told.append)
+    for row in ROWS:
+        hanging.metrics(row)
+    hanging.finish(0)
+    assert monotonic() - began < 2
+    assert told == ["W&B mirror off, the run goes on: it does not end; `cleanba mirror` sends what is missing"]
+    forever.set()
+
+
+def test_a_wandb_that_is_behind_gets_the_rest_from_the_record_when_the_run_is_over(monkeypatch):
+    monkeypatch.setattr(mirror, "WAITING_ROWS", 2)
+    kept, go = Kept(), Event()
+    recorded = [metrics_row(update) for update in range(1, 9)]
+    behind = Mirror(lambda warn: go.wait() and kept, 3, pytest.fail, recorded_rows=lambda: recorded)
+    for row in recorded:
+        behind.metrics(row)
+    go.set()
+    behind.finish(0)
+    assert kept.updates == [1, 3, 6, 8, "finish"]
+
+
+def test_a_thread_that_hands_over_leaves_the_cpu_to_the_run(monkeypatch):
+    """The first row costs 50 ms: until the end of the run, the next one is 5 s away."""
+
+    class Slow(Kept):
+        def log(self, row, step):
+            super().log(row, step)
+            began = process_time()
+            while process_time() - began < 0.05:
+                pass
+
+    slow = Slow()
+    throttled = Mirror(lambda warn: slow, 1, pytest.fail)
+    for row in ROWS:
+        throttled.metrics(row)
+    sleep(1)
+    assert slow.updates == [1]
+    throttled.finish(0)
+    assert slow.updates == [1, 2, 3, "finish"]
+
+
+def write_record(folder, segments, state="complete"):
+    """A record whose segments are ranges of updates; its rows have a loss that tells segment and update."""
+    prepare(folder, make_spec(experiment="suite"))
+    for segment, updates in enumerate(segments):
+        write_machine(folder, segment, {})
+        writer = RecordWriter(folder, segment=segment)
+        for update in updates:
+            writer.metrics(metrics_row(update, **{"losses/loss": segment + update / 100}))
+    writer.close(state)
+    return make_spec(experiment="suite")
+
+
+def offline_rows(folder):
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    rows = []
+    for record in wandb_file.records(path):
+        if record.WhichOneof("record_type") == "history":
+            row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            rows.append((record.history.step.num, row["update"], row["losses/loss"]))
+    return rows
+
+
+MERGED = [(1, 1, 0.01), (2, 2, 0.02), (3, 3, 1.03), (4, 4, 1.04), (5, 5, 1.05)]
+
+
+def test_the_mirror_of_a_later_segment_is_one_run_with_the_rows_before_it(tmp_path):
+    """Live: segment 0 has a file of its own with updates 1 to 4; segment 1 goes on at 3, and its file has all."""
+    folder = tmp_path / "run"
+    spec = write_record(folder, [range(1, 5)], "interrupted")
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from cells import metrics_row
+from runners.mirror import start_mirror
+from runners.options import Options
+from runners.record import RecordWriter, read_spec, write_machine
+folder = Path({str(folder)!r})
+segment = int(sys.argv[1])
+if segment:
+    write_machine(folder, segment, {{}})
+    writer = RecordWriter(folder, segment=segment)
+started = start_mirror(read_spec(folder), folder, Options(), describe=None, warn=sys.exit)
+for update in range(*map(int, sys.argv[2:])):
+    row = metrics_row(update, segment=segment, **{{"losses/loss": segment + update / 100}})
+    if segment:
+        writer.metrics(row)
+    started.metrics(row)
+started.finish(0)
+"""
+    for arguments in (["0", "1", "5"], ["1", "3", "6"]):
+        subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, check=True, timeout=60)
+    assert offline_rows(folder) == MERGED
+    assert spec.run_id in next(folder.glob("wandb/offline-run-*")).name
+
+
+def test_a_record_is_mirrored_after_the_fact_and_only_once(tmp_path, capfd):
+    folder = make_spec(experiment="suite").folder(tmp_path)
+    write_record(folder, [range(1, 5), range(3, 6)])
+    spec = make_spec(experiment="suite")
+    command = ["mirror", "suite", "--results", str(tmp_path)]
+    label = f"{spec.run_id} impala CartPole-v1 one s1"
+    assert main(command) == 0
+    assert capfd.readouterr().out == f"{label}: wrote 5 rows\n"
+    assert offline_rows(folder) == MERGED
+    (before,) = folder.glob("wandb/offline-run-*")
+    assert main(command) == 0
+    assert capfd.readouterr().out == f"{label}: has all 5 rows\n"
+    assert list(folder.glob("wandb/offline-run-*")) == [before]
+
+
+def test_a_mirror_that_lacks_a_row_is_told(tmp_path, monkeypatch, capfd):
+    folder = make_spec(experiment="suite").folder(tmp_path)
+    write_record(folder, [range(1, 4)])
+    monkeypatch.setattr(mirror, "log", lambda run, row, log=mirror.log: row["update"] == 2 or log(run, row))
+    assert main(["mirror", "suite", "--results", str(tmp_path)]) == 1
+    assert capfd.readouterr().err.endswith(": W&B has 2 rows, the record 3\n")
+
+
+class Server:
+    """A W&B that does not do what it should: answers each request with a status, or not at all."""
+
+    def __init__(self, answer):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(handler):  # noqa: N805
+                self.requests.append((handler.path, monotonic()))
+                answer(handler)
+
+            do_GET = do_POST  # noqa: N815
+
+            def log_message(handler, *_):  # noqa: N805
+                pass
+
+        self.requests = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self):
+        self._thread = Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._http.shutdown()
+        self._http.server_close()
+
+
+def answer_with(status, **headers):
+    def answer(handler):
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        handler.wfile.write(b"{}")
+
+    return answer
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["429", "500", "hangs"])
+def test_a_server_in_trouble_is_asked_a_bounded_number_of_times(tmp_path, kind):
+    """The run goes on, its warning is kept, and the file for later has every row."""
+    over = Event()
+    answers = {
+        "429": answer_with(429, Retry_After="3"),
+        "500": answer_with(500),
+        "hangs": lambda handler: over.wait(60),
+    }
+    with Server(answers[kind]) as server:
+        reach = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "12"}
+        began = monotonic()
+        warnings = write_mirror(tmp_path / "run", Options(track=True), **reach)
+        seconds = monotonic() - began
+        over.set()
+    assert "W&B online mirror failed, the run goes on: " in warnings
+    assert seconds < mirror.INIT_TIMEOUT_SECONDS + mirror.FINISH_TIMEOUT_SECONDS
+    assert 1 <= len(server.requests) <= 60
+    print(f"\n{kind}: {len(server.requests)} requests, over after {seconds:.0f} s")
+    if kind == "429":
+        times = [at for path, at in server.requests if path == "/graphql"]
+        pauses = [later - earlier for earlier, later in pairwise(times)]
+        assert pauses
+        assert min(pauses) > 2.9  # as Retry-After asks
+    (path,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
+    assert wandb_file.count_rows(path) == 3
 
 
 def test_the_environment_variable_wins(monkeypatch):
@@ -178,7 +372,7 @@ def test_the_environment_variable_wins(monkeypatch):
 
 def test_disabled_means_that_wandb_is_not_even_started(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setattr(mirror, "_init", lambda *_: pytest.fail("W&B was started"))
+    monkeypatch.setattr(mirror, "init", lambda *_: pytest.fail("W&B was started"))
     started = start_mirror(make_spec(), tmp_path, Options(), describe=None, warn=pytest.fail)
     started.metrics(ROWS[0])
     started.finish(0)

@@ -93,7 +93,7 @@ def test_the_profiles_of_the_repository():
     }  # fmt: skip
     assert {name: profiles[name].layout for name in layouts} == layouts
     cpus = {name: profile.cpus for name, profile in profiles.items() if profile.platform == "cpu"}
-    one_core = {"cpu-1core": 1, "cpu-1core-again": 1}
+    one_core = {"cpu-1core": 1, "cpu-1core-again": 1, "cpu-2proc": 1}
     assert cpus == one_core | {"cpu-1dev": 2, "cpu-2dev": 2, "cpu-4dev": 2, "cpu-4dev-l123": 2}
 
 
@@ -177,3 +177,48 @@ def test_git_state_tells_a_changed_file(tmp_path):
     (tmp_path / "a").write_text("2")
     assert machine.git_state(tmp_path)["dirty"] is True
     assert machine.git_state(tmp_path)["describe"].endswith("-dirty")
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_container_is_named_with_its_image_where_that_can_be_read(tmp_path, outside, monkeypatch):
+    assert machine.container(tmp_path) is None
+    write_all(tmp_path, {".dockerenv": ""})
+    assert machine.container(tmp_path) == {"kind": "docker", "image": None}
+    write_all(tmp_path, {"run/.containerenv": 'engine="podman-4"\nname="of-a-person"\nimageid="sha256:12ab"'})
+    assert machine.container(tmp_path) == {"kind": "podman", "image": "sha256:12ab"}
+    write_all(tmp_path, {"run/.containerenv": ""})  # of a container without privileges
+    assert machine.container(tmp_path) == {"kind": "podman", "image": None}
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(range(16)))
+    monkeypatch.setenv("APPTAINER_CONTAINER", str(image))
+    assert machine.container(tmp_path) == {"kind": "apptainer", "image": "00010203-0405-0607-0809-0a0b0c0d0e0f"}
+    image.write_bytes(b"no image")
+    assert machine.container(tmp_path) == {"kind": "apptainer", "image": None}
+
+
+def test_driver_and_gpus_are_those_that_nvidia_smi_tells(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (machine.visible_gpus(), machine.host_facts()["gpu_driver"]) == ([], None)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\ncase "$1" in *driver_version) echo 580.1; echo 580.1;; *index) echo 0; echo 1;; esac\n')
+    smi.chmod(0o755)
+    assert (machine.visible_gpus(), machine.host_facts()["gpu_driver"]) == (["0", "1"], "580.1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine.visible_gpus() == ["1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.visible_gpus() == []
+
+
+def test_the_version_of_cuda_is_a_fact_of_gpus(monkeypatch):
+    client = SimpleNamespace(platform_version="PJRT C API\ncuda 13000")
+    device = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200", client=client)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(local_devices=lambda: [device]))
+    assert machine.measure()["devices"] == {
+        "platform": "gpu", "kind": "NVIDIA H200", "count": 1, "version": "PJRT C API cuda 13000",
+    }  # fmt: skip

@@ -1,11 +1,9 @@
 """The record: what is written is what is read, whatever interrupts it."""
 
 import errno
-import fcntl
 import inspect
 import json
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from cleanba import recorder
 from runners import record
 from runners.record import (
     RecordWriter,
-    claim,
     compact,
-    is_claimed,
     last_metrics,
     prepare,
     read_rows,
@@ -244,20 +240,6 @@ def test_a_warning_is_kept_whatever_follows(folder, capsys):
     assert capsys.readouterr().err == "warning: W&B mirror off\nwarning: W&B could not finish\n"
 
 
-def test_a_claim_is_seen_and_a_look_at_it_does_not_keep_a_worker_out(folder):
-    assert not is_claimed(folder)
-    with claim(folder):
-        assert is_claimed(folder)
-        with pytest.raises(BlockingIOError), claim(folder):
-            pytest.fail("two workers have one record")
-    assert not is_claimed(folder)
-    look = os.open(folder, os.O_RDONLY)
-    fcntl.flock(look, fcntl.LOCK_SH)
-    threading.Timer(0.1, os.close, [look]).start()
-    with claim(folder):
-        assert is_claimed(folder)
-
-
 def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -273,7 +255,7 @@ def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
 
 
 def test_status_tells_segment_env_steps_and_reason(folder):
-    assert read_status(folder).state == "running"  # prepared
+    assert read_status(folder).state == "pending"  # prepared
     writer = write_segment(folder, 3, [1, 2])
     writer.close("failed", "actor 1 died")
     status = read_status(folder)
