@@ -13,8 +13,8 @@ POINTS = 60  # of a game's curve, from 0 to the slowest run's end
 
 def clock(run: records.Run) -> pd.DataFrame:
     """env_steps and wall_seconds, of all training so far, at its start and at the end of each update."""
-    ends = records.rows(run, "metrics", ["env_steps", "wall_seconds"])[["env_steps", "wall_seconds"]]
-    return pd.concat([pd.DataFrame({"env_steps": [0], "wall_seconds": [0.0]}), ends], ignore_index=True)
+    ends = records.rows(run, "metrics", ["env_steps", "wall_seconds"])
+    return pd.DataFrame({name: np.concatenate([[0.0], ends[name]]) for name in ("env_steps", "wall_seconds")})
 
 
 def curves_over_time(summary: Summary) -> pd.DataFrame:
