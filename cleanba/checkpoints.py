@@ -51,20 +51,25 @@ NO_CHECKPOINTS = NoCheckpoints()
 
 
 class Checkpoints:
-    """A run's checkpoints under `folder`, the newest `KEPT`. Set `stop` from a signal's handler to end the run."""
+    """A run's checkpoints under `folder`, the newest `KEPT`."""
 
     def __init__(
         self, folder: Path, config: Config, *,
         warn: Callable[[str], None] = print, resumed: Callable[[int], None] = lambda update: None,
     ):  # fmt: skip
         """`warn` is told of a checkpoint that cannot be used, `resumed` the update after which the run goes on."""
-        self.stop = False
+        self._stop = False
         self._folder = folder.absolute()
         self._config = config
         self._warn = warn
         self._resumed = resumed
         self._saved_at = time.monotonic()
         self._saved_after: int | None = None
+
+    def stop(self) -> bool:
+        """Ask the run to stop. Whether it is saved at the end of its update; if not, nobody need wait for that."""
+        self._stop = True
+        return self._is_old()
 
     def restore(self, initial: Checkpoint) -> Checkpoint:
         """The newest checkpoint that is whole, or `initial` where there is none."""
@@ -91,13 +96,19 @@ class Checkpoints:
         if self._config.segment_updates:
             due = update % self._config.segment_updates == 0
         else:
-            due = time.monotonic() - self._saved_at >= SAVE_SECONDS or (self.stop and self._saved_after is not None)
+            due = time.monotonic() - self._saved_at >= SAVE_SECONDS or (self._stop and self._is_old())
         if due:
             with self._open() as manager:
                 _write(manager, make())
             self._saved_at, self._saved_after = time.monotonic(), update
-        if self.stop:
+        if self._stop:
             raise Stopped("not saved yet" if self._saved_after is None else f"saved after update {self._saved_after}")
+
+    def _is_old(self) -> bool:
+        """Without segments: whether it had better go on inexactly than begin again."""
+        if self._config.segment_updates:
+            return False
+        return self._saved_after is not None or time.monotonic() - self._saved_at >= SAVE_SECONDS
 
     def _open(self):
         # Imported here: it takes two seconds, which a run that saves nothing can do without. No process waits for the

@@ -162,7 +162,7 @@ def _train_checked(spec: RunSpec, train: Train, writer: RecordWriter, wrong: lis
 
 @contextmanager
 def _saved_on_signal(checkpoints: Any) -> Iterator[None]:
-    """The signals that end a run let it finish its update and save, for as long as its launcher waits."""
+    """The signals that end a run let an old one finish its update and save, for as long as its launcher waits."""
     from cleanba.checkpoints import Stopped
 
     asked: list[str] = []
@@ -172,7 +172,8 @@ def _saved_on_signal(checkpoints: Any) -> Iterator[None]:
 
     def save_first(number, frame):
         asked.append(signal.Signals(number).name)
-        checkpoints.stop = True
+        if not checkpoints.stop():
+            raise Ended(f"by {asked[0]}")
         signal.alarm(SAVE_SECONDS)
 
     handlers = dict.fromkeys(END_SIGNALS, save_first) | {signal.SIGALRM: at_once}

@@ -128,12 +128,12 @@ def test_with_no_usable_checkpoint_a_run_begins_again(tmp_path):
 def test_asked_to_stop_a_long_run_saves_and_a_short_one_does_not(tmp_path, monkeypatch):
     settings = config(segment_updates=0)
     kept = Checkpoints(tmp_path / "short", settings)
-    kept.stop = True
+    assert not kept.stop()
     with pytest.raises(Stopped, match="not saved yet"):
         trainers.train(settings, ListRecorder(), checkpoints=kept)
     monkeypatch.setattr(checkpoints, "SAVE_SECONDS", 0.0)
     kept = Checkpoints(tmp_path / "long", settings)
-    kept.stop = True
+    assert kept.stop()
     with pytest.raises(Stopped, match="saved after update 1"):
         trainers.train(settings, ListRecorder(), checkpoints=kept)
 
