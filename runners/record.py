@@ -152,7 +152,10 @@ class RecordWriter:
             raise ValueError(f"{folder}: the record is complete; nothing may be added to it")
         self.folder = folder
         self._claim = claim
-        self.status = Status(state="running", segment=segment, started_at=now(), updated_at=now(), pid=os.getpid())
+        self.status = Status(
+            state="running", segment=segment, started_at=now(), updated_at=now(), pid=os.getpid(),
+            env_steps=_reached(folder),
+        )  # fmt: skip
         self._beat_at = monotonic()
         self._files = {table: _open_whole_lines(folder / name) for table, name in FILES.items()}
         for table, columns in COLUMNS.items():
@@ -277,6 +280,15 @@ def last_metrics(folder: Path) -> dict[str, Any] | None:
             return json.loads(whole.rpartition(b"\n")[2]) if whole else None
     except FileNotFoundError:
         return None
+
+
+def _reached(folder: Path) -> int:
+    """The env steps of the last row of metrics. A worker may have been killed after all of them, while it compacted."""
+    if row := last_metrics(folder):
+        return row["env_steps"]
+    if (folder / "metrics.parquet").exists():
+        return int(read_rows(folder, "metrics", ["env_steps"])["env_steps"].max())
+    return 0
 
 
 def read_rows(folder: Path, table: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":

@@ -158,6 +158,18 @@ def test_a_compaction_cut_short_loses_and_doubles_nothing(folder, monkeypatch):
     assert len(record._stored_rows(folder, "metrics")) == 6
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_start_after_the_last_update_knows_that_all_is_there(folder, compacted):
+    """Its trainer has nothing to do: the worker before it was killed when all rows were written."""
+    write_segment(folder, 0, range(1, 4))
+    if compacted:
+        compact(folder)
+    writer = RecordWriter(folder, segment=1)
+    assert writer.status.env_steps == read_status(folder).env_steps == 60
+    writer.close("complete")
+    assert read_rows(folder, "metrics")["update"].tolist() == [1, 2, 3]
+
+
 def test_text_left_beside_its_own_parquet_is_not_counted_twice(folder):
     write_segment(folder, 0, range(1, 4))
     text = (folder / "metrics.jsonl").read_text()
