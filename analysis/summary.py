@@ -112,7 +112,7 @@ def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (algorithm, env_id), part in records.groups(runs, ["algorithm", "env_id"]):
-        prints = _fingerprints(part)
+        prints = fingerprints(part)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
             found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
@@ -129,7 +129,7 @@ def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float |
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (profile, env_id), part in records.groups(runs, ["profile", "env_id"]):
-        prints = _fingerprints(part, by="algorithm")
+        prints = fingerprints(part, by="algorithm")
         for a, b, differing in _variants(part, records.TIMING):
             row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
             row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
@@ -196,7 +196,7 @@ def _comparison(
     prints_b: Mapping[int, pd.DataFrame],
     margin: float | None,
 ) -> dict:
-    row = _curve_divergence(curves_a, curves_b, margin) | _agreement(prints_a, prints_b)
+    row = _curve_divergence(curves_a, curves_b, margin) | agreement(prints_a, prints_b)
     return row | _word_of_identical(row)
 
 
@@ -241,7 +241,7 @@ def _read_run(run: records.Run, budget: int) -> tuple[dict, np.ndarray]:
     return result, binned
 
 
-def _fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[int, pd.DataFrame]]:
+def fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[int, pd.DataFrame]]:
     """Of the runs on one game, by profile or algorithm, and seed. A run that was resumed inexactly shows none."""
     columns = ["update", "stage", "shard", "digest"]
     prints = records.map_runs(runs, lambda run: records.read_rows(run["folder"], "fingerprints", columns))
@@ -251,9 +251,9 @@ def _fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[
     return found
 
 
-def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
+def agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
     """Fingerprints of two run sets, seed by seed; `identical` of all seeds, None where some cannot be compared."""
-    pairs = [divergence.compare_fingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    pairs = [divergence.comparefingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
     identical = [pair for pair in pairs if pair.identical]
     differ = sorted((pair.update, pair.stage) for pair in pairs if pair.update is not None)
     all_compared = a.keys() == b.keys() and all(pair.updates_compared for pair in pairs)

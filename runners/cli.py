@@ -214,6 +214,48 @@ def bisect(run: Positional[str], /, *, json: bool = False, results: Path = RESUL
 
 
 @app.command
+def compare(
+    a: Positional[str],
+    b: Positional[str],
+    /,
+    *,
+    margin: float | None = None,
+    games: tuple[str, ...] = (),
+    score_table: str | None = None,
+    allow_mixed: bool = False,
+    json: bool = False,
+    results: Path = RESULTS,
+) -> int:
+    """How far the learning curves of two run sets are apart, and whether B is the same as A, better or worse.
+
+    A run set is EXPERIMENT[:ALGORITHM][@PROFILE], such as quickstart:impala@cpu-1dev, or the name of ingested curves.
+    Exit codes: 0 same or better, 1 worse, 2 cannot tell, 3 invalid.
+
+    Args:
+        a: The reference.
+        b: What is judged against it.
+        margin: Differences that do not matter, in HNS (in points where no game has HNS); the experiment's when not
+            given.
+        games: Names of games, a subset such as atari5, or shared: those that both sets have.
+        score_table: Table of random and human scores that returns are normalised with.
+        allow_mixed: Compare although protocol, unit or budget differ, and say so on every product.
+        json: Print every number as JSON.
+        results: Folder of the records and of the products.
+    """
+    from json import dumps
+
+    from analysis import compare_products, scores
+    from analysis.compare import as_json
+
+    found, folder = compare_products.main(
+        a, b, results, margin=margin, table=score_table or scores.DEFAULT, games=games, allow_mixed=allow_mixed
+    )
+    for line in [dumps(as_json(found), indent=1)] if json else [*compare_products.sentences(found), str(folder)]:
+        print(line)
+    return found.exit_code
+
+
+@app.command
 def ingest(
     source: Positional[str],
     path: Positional[Path | None] = None,

@@ -23,6 +23,7 @@ STANDS_FOR = {
     "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
+    "cleanba compare A B": "cleanba compare --help",  # test_compare
     "cleanba diverge RUN_A RUN_B": "cleanba diverge --help",  # test_diverge
     "cleanba bisect RUN": "cleanba bisect --help",  # test_bisect
     "cleanba ingest moolib PATH --as NAME": "cleanba ingest --help",  # test_ingest
