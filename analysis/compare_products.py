@@ -86,9 +86,9 @@ def notes(found: Comparison) -> Iterator[str]:
     )
     yield (
         "Area: between the mean curves per unit budget, in HNS or points; relative to the mean of A's curve. A/A "
-        "floor: median and largest area between two halves of one set, with the seeds of the smaller half. p: "
-        "permutation of the area over seeds, and the smallest attainable. Difference: B - A, mean over the budget, 90 % "
-        "Welch interval. Final difference: B - A, 95 % bootstrap over seeds."
+        "floor: median and largest area between two halves of one set, n: seeds of the smaller half. p: permutation of "
+        "the area over seeds, and the smallest attainable. Difference: B - A, mean over the budget, 90 % Welch "
+        "interval. Final difference: B - A, 95 % bootstrap over seeds."
     )
     yield from (f"{note[0].upper()}{note[1:]}." for note in found.notes)
 
