@@ -135,7 +135,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "games": found.games.to_dict("records"),
         "notes": found.notes,
     }
-    return _plain(content)
+    return plain(content)
 
 
 SCORE_DEFINITION = "mean raw return of the episodes that ended in the last 10 % of the budget's env steps, per seed"
@@ -154,7 +154,7 @@ def smoothing(found: Comparison) -> str:
 def _curves(a: RunSet, b: RunSet, env_id: str, table: ScoreTable) -> pd.DataFrame:
     """Both sides on the game's grid: up to the smaller budget, as fine as the run with the fewest rows allows."""
     budget = min(a.budget(env_id), b.budget(env_id))
-    num_bins = curves.choose_num_bins(min(a.fewest_points(env_id), b.fewest_points(env_id)))
+    num_bins = curves.choose_num_bins(min(a.fewest_rows(env_id), b.fewest_rows(env_id)))
     sides = {"A": a.curves(env_id, budget, num_bins), "B": b.curves(env_id, budget, num_bins)}
     frame = pd.concat([rows.assign(set=side, env_id=env_id) for side, rows in sides.items()], ignore_index=True)
     hns = curves.hns(frame, "episode_return", table)
@@ -238,7 +238,7 @@ def _overall(
     a: RunSet, b: RunSet, env_ids: Sequence[str], margin: float | None, table: ScoreTable
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """The IQM over the runs of all games in bins of equal shares of each game's budget."""
-    num_bins = curves.choose_num_bins(min(one.fewest_points(env_id) for one in (a, b) for env_id in env_ids))
+    num_bins = curves.choose_num_bins(min(one.fewest_rows(env_id) for one in (a, b) for env_id in env_ids))
     budgets = {env_id: min(a.budget(env_id), b.budget(env_id)) for env_id in env_ids}
     games_a, games_b = (_hns_on_shares(one, budgets, num_bins, table) for one in (a, b))
     env_steps = max(budgets.values()) * np.arange(1, num_bins + 1) / num_bins
@@ -315,12 +315,12 @@ def _described(one: RunSet) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | {"runs": len(one.runs), "games": len(one.env_ids)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can say: numpy's numbers as Python's, NaN and infinity as null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

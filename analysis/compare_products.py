@@ -50,6 +50,7 @@ def write(found: Comparison, folder: Path) -> None:
         figure_style.save(compare_figures.game(found, row), folder / f"curves_{file_name(row['env_id'])}")
     figure_style.save(compare_figures.strip(found), folder / "summary")
     if found.overall is not None:
+        found.overall_curves.to_csv(folder / "all_games.csv", index=False)
         figure_style.save(compare_figures.overall(found), folder / "all_games")
 
 

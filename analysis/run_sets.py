@@ -26,7 +26,8 @@ Key = tuple[str, int]  # (env_id, seed)
 class RunSet:
     """The runs of one system that count.
 
-    runs          env_id, seed, budget (env steps of the run's budget), final_score (NaN without one), run_id; sorted
+    runs          env_id, seed, run_id, budget (env steps), final_score (NaN without one), rows (logged ones that have a
+                  return); sorted
     points        of each run: env_steps, return_sum and episodes of what ended there, in the order of env_steps
     fingerprints  of each run that has any: update, stage, shard, digest
     identity      what must be equal for fingerprints to be of the same things; None where there are none
@@ -59,9 +60,9 @@ class RunSet:
     def seeds(self, env_id: str) -> list[int]:
         return self.of(env_id)["seed"].tolist()
 
-    def fewest_points(self, env_id: str) -> int:
+    def fewest_rows(self, env_id: str) -> int:
         """Rows with a return of the run that has the fewest: what decides how fine its curve may be."""
-        return min(len(self.points[env_id, seed]) for seed in self.seeds(env_id))
+        return int(self.of(env_id)["rows"].min())
 
     def curves(self, env_id: str, budget: int, num_bins: int) -> pd.DataFrame:
         """seed, env_steps, episodes, episode_return: one row per run and bin of the grid over `budget`."""
@@ -106,10 +107,10 @@ def own(results: Path, experiment: str, *, algorithm: str, profile: str, name: s
     chosen = [s for s in systems if algorithm in ("", s[0]) and profile in ("", s[1])]
     _one(chosen, name, [f"{experiment}:{a}@{p}" for a, p in (chosen or systems)])
     (algorithm, profile) = chosen[0]
-    runs = _of_system(runs, algorithm, profile).reset_index(drop=True)
+    runs = of_system(runs, algorithm, profile).reset_index(drop=True)
     read = records.map_runs(runs, _read_own)
     keys = [(run["env_id"], run["seed"]) for run in runs.to_dict("records")]
-    left_out = _of_system(found.left_out, algorithm, profile)
+    left_out = of_system(found.left_out, algorithm, profile)
     return RunSet(
         name=name,
         kind="own",
@@ -118,7 +119,9 @@ def own(results: Path, experiment: str, *, algorithm: str, profile: str, name: s
         protocol=_only(runs["protocol"], name, "protocol"),
         unit="env_steps",
         runs=runs[["env_id", "seed", "run_id", "folder"]].assign(
-            budget=runs["total_env_steps"], final_score=[score for score, _, _ in read]
+            budget=runs["total_env_steps"],
+            final_score=[score for score, _, _ in read],
+            rows=[len(points) for _, points, _ in read],
         ),
         points={key: points for key, (_, points, _) in zip(keys, read, strict=True)},
         fingerprints={key: prints for key, (_, _, prints) in zip(keys, read, strict=True) if len(prints)},
@@ -183,7 +186,7 @@ def _read_own(run: records.Run) -> tuple[float, pd.DataFrame, pd.DataFrame]:
     score, _ = records.final_score(episodes, run["planned_env_steps"])
     points = episodes.rename(columns={"episode_return": "return_sum"}).assign(episodes=1.0)
     prints = records.read_rows(run["folder"], "fingerprints", ["update", "stage", "shard", "digest"])
-    return score, points, prints
+    return score, points, prints.iloc[:0] if run["inexact_resume"] else prints
 
 
 def _foreign(stated: str, folder: Path, algorithm: str) -> RunSet:
@@ -222,12 +225,13 @@ def _foreign_runs(specs: Sequence[Mapping], points: Mapping[Key, pd.DataFrame]) 
     """A log does not say what was planned: the budget of a game is how far its longest run went."""
     frame = pd.DataFrame([{key: spec[key] for key in ("env_id", "seed", "run_id")} for spec in specs])
     reached = pd.Series([spec["reached_env_steps"] for spec in specs]).groupby(frame["env_id"]).transform("max")
-    frame = frame.assign(budget=np.ceil(reached).astype(int))
+    rows = [len(points[run["env_id"], run["seed"]]) for run in frame.to_dict("records")]
+    frame = frame.assign(budget=np.ceil(reached).astype(int), rows=rows)
     scores = [final_score(points[run["env_id"], run["seed"]], run["budget"]) for run in frame.to_dict("records")]
     return frame.assign(final_score=scores).sort_values(["env_id", "seed"], ignore_index=True)
 
 
-def _of_system(frame: pd.DataFrame, algorithm: str, profile: str) -> pd.DataFrame:
+def of_system(frame: pd.DataFrame, algorithm: str, profile: str) -> pd.DataFrame:
     return frame.loc[(frame["algorithm"] == algorithm) & (frame["profile"] == profile)]
 
 

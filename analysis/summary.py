@@ -25,7 +25,7 @@ class Declared:
 
     name: str
     path: Path | None = None
-    margin: float | None = None  # within which two learning curves count as equivalent, in HNS
+    margin: float | None = None  # within which two learning curves count as equivalent, in HNS (see runners.spec)
     cells: pd.DataFrame | None = None  # records.CELL of every declared run, in the order of the file
 
 
@@ -116,7 +116,7 @@ def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
             found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
-            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
+            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
     return pd.DataFrame(rows)
 
 
@@ -134,7 +134,7 @@ def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float |
             row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
             row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
             found = by_cell[a, env_id, profile], by_cell[b, env_id, profile]
-            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
+            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
     return pd.DataFrame(rows)
 
 
@@ -194,9 +194,9 @@ def _comparison(
     curves_b: pd.DataFrame,
     prints_a: Mapping[int, pd.DataFrame],
     prints_b: Mapping[int, pd.DataFrame],
-    margin: float | None,
+    margins: Mapping[str, float | None],
 ) -> dict:
-    row = _curve_divergence(curves_a, curves_b, margin) | agreement(prints_a, prints_b)
+    row = _curve_divergence(curves_a, curves_b, margins) | agreement(prints_a, prints_b)
     return row | _word_of_identical(row)
 
 
@@ -267,14 +267,14 @@ def agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> d
     }
 
 
-def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margin: float | None) -> dict:
+def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margins: Mapping[str, float | None]) -> dict:
     has_hns = bool(a["hns"].count() or b["hns"].count())
     value, unit = ("hns", "HNS") if has_hns else ("episode_return", "return")
     env_steps, values_a = curves.matrix(a, value)
     _, values_b = curves.matrix(b, value)
     found = divergence.divergence(values_a, values_b, env_steps)
     floor = divergence.noise_floor([values_a, values_b], env_steps)
-    verdict = divergence.verdict(values_a, values_b, found.area, margin if has_hns else None)
+    verdict = divergence.verdict(values_a, values_b, found.area, margins[unit])
     sizes = {"unit": unit, "seeds_a": len(values_a), "seeds_b": len(values_b)}
     return sizes | asdict(found) | {f"floor_{key}": value for key, value in asdict(floor).items()} | asdict(verdict)
 
@@ -317,6 +317,11 @@ def _machines(runs: pd.DataFrame) -> pd.DataFrame:
     facts = pd.json_normalize([facts for _, facts in starts])
     keys = pd.DataFrame([{key: run[key] for key in records.KEYS} for run, _ in starts])
     return pd.concat([keys, facts], axis=1)
+
+
+def _by_unit(margin: float | None, run_curves: pd.DataFrame) -> dict[str, float | None]:
+    """The margin is in HNS, or in points where no game has any."""
+    return {"HNS": margin, "return": margin if run_curves["hns"].isna().all() else None}
 
 
 def _margin(declared: Sequence[Declared]) -> float | None:
