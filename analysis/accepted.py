@@ -147,8 +147,8 @@ def _set(
         protocol=spec["settings"]["protocol"],
         unit="env_steps",
         runs=runs.sort_values(keys, ignore_index=True),
-        points=points | {key: rows.loc[:, columns] for key, rows in records.groups(bins, keys)},
-        fingerprints={key: rows.loc[:, PRINTS] for key, rows in records.groups(prints, keys)},
+        points=points | {key: rows.reindex(columns=columns) for key, rows in records.groups(bins, keys)},
+        fingerprints={key: rows.reindex(columns=PRINTS) for key, rows in records.groups(prints, keys)},
         identity=run_sets.fingerprint_identity(spec),
         margin=margin,
     )  # fmt: skip

@@ -253,7 +253,7 @@ def fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[i
 
 def agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
     """Fingerprints of two run sets, seed by seed; `identical` of all seeds, None where some cannot be compared."""
-    pairs = [divergence.comparefingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    pairs = [divergence.compare_fingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
     identical = [pair for pair in pairs if pair.identical]
     differ = sorted((pair.update, pair.stage) for pair in pairs if pair.update is not None)
     all_compared = a.keys() == b.keys() and all(pair.updates_compared for pair in pairs)
