@@ -100,6 +100,8 @@ def compare(
     overall, overall_curves = None, pd.DataFrame()
     if len(normalised) > 1:
         overall, overall_curves = _overall(a, b, normalised, margin, scores)
+        if all(row["identical"] and row["word"] == "same" for row in rows):
+            overall["word"] = "same"  # bit for bit, which needs no statistics
     frame = pd.DataFrame(rows)
     return Comparison(
         a=a, b=b, table=scores, margin=margin, mixed=mixed, curves=run_curves, overall=overall,

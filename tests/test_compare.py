@@ -240,6 +240,14 @@ def test_own_runs_of_the_same_bits_are_the_same_with_two_seeds(capsys):
     assert "holds 2 systems; allowed: one of synthetic:impala@cpu-1dev" in capsys.readouterr().err
 
 
+def test_the_same_bits_on_several_games_are_the_same_with_one_seed():
+    for profile in ("a", "b"):
+        for env_id in ("Breakout-v5", "Pong-v5"):
+            write_run(RESULTS, Cell(env_id=env_id, profile=profile))
+    found = against("synthetic@a", "synthetic@b", margin=0.1)
+    assert (found.overall["word"], found.verdict, found.exit_code) == ("same", "same", 0)
+
+
 def test_games_without_hns_are_compared_in_points():
     """Areas are those of the raw returns, the margin is in points, and both are said."""
     for profile, drift in (("a", 0.0), ("b", 0.0), ("c", 0.9)):
