@@ -321,7 +321,7 @@ def _machines(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _by_unit(margin: float | None, run_curves: pd.DataFrame) -> dict[str, float | None]:
     """The margin is in HNS, or in points where no game has any."""
-    return {"HNS": margin, "return": margin if run_curves["hns"].isna().all() else None}
+    return {"HNS": margin, "return": margin if run_curves["hns"].isna().to_numpy().all() else None}
 
 
 def _margin(declared: Sequence[Declared]) -> float | None:
