@@ -87,7 +87,7 @@ def test_fresh_runs_everything_in_a_folder_of_its_own(monkeypatch, capsys):
     """`--fresh` leaves the records that there are alone; the second call, without it, runs nothing."""
     launched = []
 
-    def launch(cells, results, *, jobs, options):
+    def launch(cells, results, *, jobs, options, retry_failed):
         launched.append((len(cells), results.parent))
         return 0
 
