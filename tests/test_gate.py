@@ -103,7 +103,7 @@ def test_fresh_runs_everything_in_a_folder_of_its_own(monkeypatch, capsys):
 @pytest.mark.parametrize("algorithm", ["impala", "ppo"])
 def test_curves_catch_entropy_and_the_sign_of_the_advantage(algorithm, monkeypatch):
     accept(gate(algorithm))
-    record(Path("entropy"), gate(algorithm, entropy_coefficient=0.5))
+    record(Path("entropy"), gate(algorithm, entropy_coefficient=1.0))
     found = judge("entropy")
     assert found.exit_code == 1
     assert found.settings["setting"].unique().tolist() == ["entropy_coefficient"]
