@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCK_OPTIONS := --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url --extra dev
 
-.PHONY: setup setup-gpu reproduce test test-slow test-faults paper notebooks bench lint lock
+.PHONY: setup setup-gpu reproduce regress test test-slow test-faults paper notebooks bench lint lock
 
 setup: .venv/ready
 
@@ -21,6 +21,9 @@ setup-gpu: setup # the same set with CUDA 13 builds of jax
 reproduce: setup # the quickstart and its report, some ten minutes on two cores
 	$(BIN)/cleanba run experiments/quickstart.yaml
 	$(BIN)/cleanba report quickstart
+
+regress: setup # the small experiment of experiments/gate.yaml, anew, against its accepted reference
+	$(BIN)/cleanba regress experiments/gate.yaml --fresh --jobs 2
 
 test: setup
 	$(BIN)/python -m pytest

@@ -47,7 +47,7 @@ def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, d
         figure = Figure((WIDTH_INCHES, height), layout="constrained")
         axes = figure.subplots()
         for system, rows in drawn.items():
-            _draw(axes, rows, " on ".join(system), styles[system])
+            draw_mean_and_band(axes, rows, " on ".join(system), styles[system])
         axes.set_title(f"{env_id} (n = {seeds_label(part)})", loc="left", fontsize=9)
         axes.set(
             xlabel="env steps (4 frames each)",
@@ -57,7 +57,7 @@ def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, d
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         sns.despine(ax=axes)
         if env_id in table.scores:
-            _add_hns_axis(axes, *table.scores[env_id])
+            add_hns_axis(axes, *table.scores[env_id])
         figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
         figure.draw_without_rendering()  # lays out once; both files use it
         figure.set_layout_engine("none")
@@ -93,7 +93,7 @@ def seeds_label(curves: pd.DataFrame) -> str:
     return f"{'' if fewest == most else f'{fewest} to '}{most} seed{'' if most == 1 else 's'}"
 
 
-def _add_hns_axis(axes: Axes, random: float, human: float) -> None:
+def add_hns_axis(axes: Axes, random: float, human: float) -> None:
     def hns(points: Any) -> Any:
         return (points - random) / (human - random)
 
@@ -103,7 +103,7 @@ def _add_hns_axis(axes: Axes, random: float, human: float) -> None:
     axes.secondary_yaxis("right", functions=(hns, points)).set_ylabel("HNS (0 random, 1 human)")
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, label: str, style: Mapping) -> None:
+def draw_mean_and_band(axes: Axes, rows: pd.DataFrame, label: str, style: Mapping) -> None:
     """Gaps stay gaps; a value between two gaps is a dot, or it would be invisible."""
     axes.plot(rows["env_steps"], rows["mean"], label=label, linewidth=1.3, **style)
     axes.fill_between(rows["env_steps"], rows["low"], rows["high"], color=style["color"], alpha=0.15, linewidth=0)

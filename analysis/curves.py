@@ -14,11 +14,19 @@ EPISODES_PER_BIN = 10  # on average, for the run with the fewest; below, a bin's
 BAND = "from the lowest to the highest seed"
 
 
-def bin_episodes(env_steps: np.ndarray, returns: np.ndarray, budget: int) -> np.ndarray:
-    """Sums of returns and numbers of episodes per bin of the finest grid over (0, budget]: shape (2, NUM_BINS[0])."""
+def bin_episodes(
+    env_steps: np.ndarray, returns: np.ndarray, budget: int, episodes: np.ndarray | None = None
+) -> np.ndarray:
+    """Sums of returns and numbers of episodes per bin of the finest grid over (0, budget]: shape (2, NUM_BINS[0]).
+
+    With `episodes`, an entry of `returns` is the sum of so many. What lies outside (0, budget] is left out.
+    """
     num_bins = NUM_BINS[0]
-    index = (env_steps.astype(np.int64) * num_bins - 1) // budget
-    return np.array([np.bincount(index, weights, minlength=num_bins) for weights in (returns, np.ones(len(index)))])
+    steps = np.ceil(env_steps).astype(np.int64)  # a log in frames may give a quarter of an env step
+    inside = (steps > 0) & (steps <= budget)
+    index = (steps[inside] * num_bins - 1) // budget
+    weights = (returns, np.ones(len(steps)) if episodes is None else episodes)
+    return np.array([np.bincount(index, weight[inside], minlength=num_bins) for weight in weights])
 
 
 def choose_num_bins(fewest_episodes: int) -> int:

@@ -26,11 +26,13 @@ class Divergence:
     """Curves B minus A on a common grid. `area` and gaps are in the unit of the values (HNS or return).
 
     area                area between the mean curves per unit budget: the mean of |gap| over the compared bins
+    relative_area       area as a share of the mean |value| of A's curve over those bins; NaN where that is 0
     largest_gap         B - A where |B - A| is largest, at `largest_gap_env_steps` (right edge of that bin)
     compared_share      share of the grid's bins in which both sets have a value
     """
 
     area: float
+    relative_area: float
     largest_gap: float
     largest_gap_env_steps: float
     compared_share: float
@@ -40,7 +42,7 @@ class Divergence:
 class NoiseFloor:
     """The area between halves of one set (A/A), over `splits` splits with `seeds_per_side` seeds in the smaller half.
 
-    Without a set of 4 seeds, 2 a side, there is no floor: NaN, 0 splits.
+    Without a set that has seeds enough for two halves there is no floor: NaN, 0 splits.
     """
 
     median: float
@@ -88,22 +90,32 @@ class VarianceRatio:
 
 def divergence(a: np.ndarray, b: np.ndarray, env_steps: np.ndarray) -> Divergence:
     """`a`, `b`: (seeds, bins) on the grid `env_steps` (bins,). All NaN where no bin has values of both sets."""
-    gap = mean_over_seeds(b) - mean_over_seeds(a)
+    return of_means(mean_over_seeds(a), mean_over_seeds(b), env_steps)
+
+
+def of_means(a: np.ndarray, b: np.ndarray, env_steps: np.ndarray) -> Divergence:
+    """`a`, `b`: the curves themselves (bins,), means over seeds or aggregates over games."""
+    gap = b - a
     compared = ~np.isnan(gap)
     if not compared.any():
-        return Divergence(area=np.nan, largest_gap=np.nan, largest_gap_env_steps=np.nan, compared_share=0.0)
+        return Divergence(
+            area=np.nan, relative_area=np.nan, largest_gap=np.nan, largest_gap_env_steps=np.nan, compared_share=0.0
+        )
     where = int(np.nanargmax(np.abs(gap)))
+    area, scale = float(np.abs(gap[compared]).mean()), float(np.abs(a[compared]).mean())
     return Divergence(
-        area=float(np.abs(gap[compared]).mean()),
+        area=area,
+        relative_area=area / scale if scale else np.nan,
         largest_gap=float(gap[where]),
         largest_gap_env_steps=float(env_steps[where]),
         compared_share=float(compared.mean()),
     )
 
 
-def noise_floor(sets: Sequence[np.ndarray], env_steps: np.ndarray) -> NoiseFloor:
-    """A/A: the area between the halves of each set (seeds, bins) that has at least 4 seeds, all splits together."""
-    splits = [(values, half) for values in sets if len(values) >= 4 for half in _halves(len(values))]
+def noise_floor(sets: Sequence[np.ndarray], env_steps: np.ndarray, fewest_per_side: int = 2) -> NoiseFloor:
+    """A/A: the area between the halves of each set (seeds, bins) with enough seeds for two, all splits together."""
+    enough = [values for values in sets if len(values) >= 2 * fewest_per_side]
+    splits = [(values, half) for values in enough for half in halves(len(values))]
     areas = [divergence(values[half], values[~half], env_steps).area for values, half in splits]
     if not areas:
         return NoiseFloor(median=np.nan, largest=np.nan, splits=0, seeds_per_side=0)
@@ -123,19 +135,12 @@ def verdict(a: np.ndarray, b: np.ndarray, area: float, margin: float | None) -> 
     """
     means_a, means_b = _mean_over_budget(a), _mean_over_budget(b)
     difference, low, high = _interval(means_a, means_b)
-    n = min(len(means_a), len(means_b))
     if margin is None:
         word = "cannot tell (the experiment declares no margin)"
-    elif n < SEEDS_FOR_A_VERDICT:
-        word = _cannot_tell(max(SEEDS_FOR_A_VERDICT, _seeds_needed(means_a, means_b, margin)))
-    elif low > margin:
-        word = "better"
-    elif high < -margin:
-        word = "worse"
-    elif -margin < low and high < margin:
-        word = "same" if area <= margin else "cannot tell (the means agree, the curves do not)"
     else:
-        word = _cannot_tell(_seeds_needed(means_a, means_b, margin))
+        needed = _seeds_needed(means_a, means_b, margin)
+        enough = min(len(means_a), len(means_b)) >= SEEDS_FOR_A_VERDICT
+        word = judge(low, high, area, margin, needed) if enough else cannot_tell(max(SEEDS_FOR_A_VERDICT, needed))
     return Verdict(word=word, difference=difference, low=low, high=high)
 
 
@@ -146,6 +151,17 @@ def variance_ratio(a: np.ndarray, b: np.ndarray) -> VarianceRatio:
     ratio = float(b.var(ddof=1) / a.var(ddof=1))
     low, high = stats.f.ppf([ALPHA / 2, 1 - ALPHA / 2], len(b) - 1, len(a) - 1)
     return VarianceRatio(ratio=ratio, low=ratio / float(high), high=ratio / float(low))
+
+
+def judge(low: float, high: float, area: float, margin: float, seeds_needed: int) -> str:
+    """The word for a difference that lies between `low` and `high`, of curves with this area between them."""
+    if low > margin:
+        return "better"
+    if high < -margin:
+        return "worse"
+    if -margin < low and high < margin:
+        return "same" if area <= margin else "cannot tell (the means agree, the curves do not)"
+    return cannot_tell(seeds_needed)
 
 
 def compare_fingerprints(a: pd.DataFrame, b: pd.DataFrame) -> Agreement:
@@ -171,7 +187,7 @@ def compare_fingerprints(a: pd.DataFrame, b: pd.DataFrame) -> Agreement:
     )
 
 
-def _halves(seeds: int) -> list[np.ndarray]:
+def halves(seeds: int) -> list[np.ndarray]:
     """Masks of shape (seeds,) that choose one half; each split of an even number once."""
     if comb(seeds, seeds // 2) <= MAX_SPLITS:
         chosen = list(combinations(range(seeds), seeds // 2))
@@ -217,5 +233,5 @@ def _seeds_needed(a: np.ndarray, b: np.ndarray, margin: float) -> int:
     return MOST_SEEDS
 
 
-def _cannot_tell(seeds: int) -> str:
+def cannot_tell(seeds: int) -> str:
     return f"cannot tell (needs n >= {seeds} seeds)"

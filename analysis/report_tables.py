@@ -179,7 +179,8 @@ def profile_pairs(summary: Summary) -> Table | None:
     ]
     margin = next((experiment.margin for experiment in summary.experiments), None)
     no_floor = (pairs["floor_splits"] == 0).any()
-    stated = "none declared" if margin is None else f"{margin:g} HNS"
+    unit = "HNS" if "HNS" in pairs["unit"].tolist() else "points"
+    stated = "none declared" if margin is None else f"{margin:g} {unit}"
     return Table(
         name="divergence",
         caption="Learning curves of the second profile against the first: same algorithm, same game.",

@@ -25,7 +25,7 @@ class Declared:
 
     name: str
     path: Path | None = None
-    margin: float | None = None  # within which two learning curves count as equivalent, in HNS
+    margin: float | None = None  # within which two learning curves count as equivalent, in HNS (see runners.spec)
     cells: pd.DataFrame | None = None  # records.CELL of every declared run, in the order of the file
 
 
@@ -112,11 +112,11 @@ def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (algorithm, env_id), part in records.groups(runs, ["algorithm", "env_id"]):
-        prints = _fingerprints(part)
+        prints = fingerprints(part)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
             found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
-            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
+            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
     return pd.DataFrame(rows)
 
 
@@ -129,12 +129,12 @@ def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float |
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (profile, env_id), part in records.groups(runs, ["profile", "env_id"]):
-        prints = _fingerprints(part, by="algorithm")
+        prints = fingerprints(part, by="algorithm")
         for a, b, differing in _variants(part, records.TIMING):
             row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
             row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
             found = by_cell[a, env_id, profile], by_cell[b, env_id, profile]
-            rows.append(row | _comparison(*found, prints[a], prints[b], margin))
+            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
     return pd.DataFrame(rows)
 
 
@@ -194,9 +194,9 @@ def _comparison(
     curves_b: pd.DataFrame,
     prints_a: Mapping[int, pd.DataFrame],
     prints_b: Mapping[int, pd.DataFrame],
-    margin: float | None,
+    margins: Mapping[str, float | None],
 ) -> dict:
-    row = _curve_divergence(curves_a, curves_b, margin) | _agreement(prints_a, prints_b)
+    row = _curve_divergence(curves_a, curves_b, margins) | agreement(prints_a, prints_b)
     return row | _word_of_identical(row)
 
 
@@ -241,7 +241,7 @@ def _read_run(run: records.Run, budget: int) -> tuple[dict, np.ndarray]:
     return result, binned
 
 
-def _fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[int, pd.DataFrame]]:
+def fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[int, pd.DataFrame]]:
     """Of the runs on one game, by profile or algorithm, and seed. A run that was resumed inexactly shows none."""
     columns = ["update", "stage", "shard", "digest"]
     prints = records.map_runs(runs, lambda run: records.read_rows(run["folder"], "fingerprints", columns))
@@ -251,7 +251,7 @@ def _fingerprints(runs: pd.DataFrame, *, by: str = "profile") -> dict[str, dict[
     return found
 
 
-def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
+def agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> dict:
     """Fingerprints of two run sets, seed by seed; `identical` of all seeds, None where some cannot be compared."""
     pairs = [divergence.compare_fingerprints(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
     identical = [pair for pair in pairs if pair.identical]
@@ -267,14 +267,14 @@ def _agreement(a: Mapping[int, pd.DataFrame], b: Mapping[int, pd.DataFrame]) -> 
     }
 
 
-def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margin: float | None) -> dict:
+def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margins: Mapping[str, float | None]) -> dict:
     has_hns = bool(a["hns"].count() or b["hns"].count())
     value, unit = ("hns", "HNS") if has_hns else ("episode_return", "return")
     env_steps, values_a = curves.matrix(a, value)
     _, values_b = curves.matrix(b, value)
     found = divergence.divergence(values_a, values_b, env_steps)
     floor = divergence.noise_floor([values_a, values_b], env_steps)
-    verdict = divergence.verdict(values_a, values_b, found.area, margin if has_hns else None)
+    verdict = divergence.verdict(values_a, values_b, found.area, margins[unit])
     sizes = {"unit": unit, "seeds_a": len(values_a), "seeds_b": len(values_b)}
     return sizes | asdict(found) | {f"floor_{key}": value for key, value in asdict(floor).items()} | asdict(verdict)
 
@@ -317,6 +317,11 @@ def _machines(runs: pd.DataFrame) -> pd.DataFrame:
     facts = pd.json_normalize([facts for _, facts in starts])
     keys = pd.DataFrame([{key: run[key] for key in records.KEYS} for run, _ in starts])
     return pd.concat([keys, facts], axis=1)
+
+
+def _by_unit(margin: float | None, run_curves: pd.DataFrame) -> dict[str, float | None]:
+    """The margin is in HNS, or in points where no game has any."""
+    return {"HNS": margin, "return": margin if run_curves["hns"].isna().to_numpy().all() else None}
 
 
 def _margin(declared: Sequence[Declared]) -> float | None:

@@ -46,13 +46,21 @@ def write(
 
 
 def markdown(frame: pd.DataFrame, *, caption: str = "", notes: Sequence[str] = ()) -> str:
-    """A pipe table with its caption above and its notes below; numbers to the right."""
+    """A pipe table with its caption above and its notes below; numbers to the right.
+
+    A name from a log is shown as it is: what Markdown would take for HTML is escaped.
+    """
     rule = ["---:" if numeric else ":---" for numeric in _numeric(frame)]
     cells = [[str(name) for name in frame.columns], rule, *_cells(frame)]
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in cells]
+    escaped = [[markdown_escape(cell).replace("|", "\\|") for cell in row] for row in cells]
     lines = ["| " + " | ".join(row) + " |" for row in escaped]
-    head = [f"**{caption}**", ""] if caption else []
-    return "\n".join([*head, *lines, *(f"\n{note}" for note in notes), ""])
+    head = [f"**{markdown_escape(caption)}**", ""] if caption else []
+    return "\n".join([*head, *lines, *(f"\n{markdown_escape(note)}" for note in notes), ""])
+
+
+def markdown_escape(text: str) -> str:
+    """One line of text, in which no `<` begins a tag of HTML."""
+    return text.replace("\n", " ").replace("<", "&lt;")
 
 
 def latex(frame: pd.DataFrame, *, caption: str, notes: Sequence[str] = (), label: str) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FAILED, DIFFERENT, INVALID_INPUT = 1, 1, 3
 RESULTS = Path("results")
+ACCEPTED = Path("baselines") / "accepted"
 
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
@@ -214,6 +215,120 @@ def bisect(run: Positional[str], /, *, json: bool = False, results: Path = RESUL
 
 
 @app.command
+def compare(
+    a: Positional[str],
+    b: Positional[str],
+    /,
+    *,
+    margin: float | None = None,
+    games: tuple[str, ...] = (),
+    score_table: str | None = None,
+    allow_mixed: bool = False,
+    json: bool = False,
+    results: Path = RESULTS,
+) -> int:
+    """How far the learning curves of two run sets are apart, and whether B is the same as A, better or worse.
+
+    A run set is EXPERIMENT[:ALGORITHM][@PROFILE], such as quickstart:impala@cpu-1dev, or the name of ingested curves.
+    Exit codes: 0 same or better, 1 worse, 2 cannot tell, 3 invalid.
+
+    Args:
+        a: The reference.
+        b: What is judged against it.
+        margin: Differences that do not matter, in HNS (in points where no game has HNS); the experiment's when not
+            given.
+        games: Names of games, a subset such as atari5, or shared: those that both sets have.
+        score_table: Table of random and human scores that returns are normalised with.
+        allow_mixed: Compare although protocol, unit or budget differ, and say so on every product.
+        json: Print every number as JSON.
+        results: Folder of the records and of the products.
+    """
+    from json import dumps
+
+    from analysis import compare_products, scores
+    from analysis.compare import as_json
+
+    found, folder = compare_products.main(
+        a, b, results, margin=margin, table=score_table or scores.DEFAULT, games=games, allow_mixed=allow_mixed
+    )
+    for line in [dumps(as_json(found), indent=1)] if json else [*compare_products.sentences(found), str(folder)]:
+        print(line)
+    return found.exit_code
+
+
+@app.command
+def accept(
+    experiment: Positional[str], /, *, why: str, replace: bool = False, results: Path = RESULTS,
+    accepted: Path = ACCEPTED,
+) -> int:  # fmt: skip
+    """Store the complete runs of an experiment as the reference that `cleanba regress` judges later ones against.
+
+    Args:
+        experiment: Name of an experiment with records, or its file.
+        why: Why these runs are the reference; kept with it.
+        replace: Take the place of a reference that is there, and keep its reasons.
+        results: Folder of the records.
+        accepted: Folder of the references.
+    """
+    from analysis.accepted import accept
+
+    print(accept(experiment, why, results, accepted, replace=replace))
+    return 0
+
+
+@app.command
+def regress(
+    experiment: Positional[str],
+    /,
+    *,
+    fresh: bool = False,
+    exact: bool = False,
+    min_speed: float | None = None,
+    margin: float | None = None,
+    jobs: int = 1,
+    json: bool = False,
+    results: Path = RESULTS,
+    accepted: Path = ACCEPTED,
+) -> int:
+    """Judge an experiment against its accepted reference: fingerprints, learning curves, throughput.
+
+    Runs of the experiment's file that are not complete are run first. Exit codes: 0 same or better, 1 worse, 2 cannot
+    tell, 3 invalid.
+
+    Args:
+        experiment: Name of an experiment, or its file.
+        fresh: Run all of it anew, in a folder of its own under RESULTS/fresh: records of an earlier source say nothing
+            of the present one.
+        exact: Fingerprints must be identical, however alike the curves.
+        min_speed: The least ratio of throughput to the reference's; without one throughput decides nothing.
+        margin: Differences that do not matter, in HNS (in points where no game has HNS); the reference's when not
+            given.
+        jobs: Runs at a time.
+        json: Print every number as JSON.
+        results: Folder of the records and of the products.
+        accepted: Folder of the references.
+    """
+    from json import dumps
+
+    from analysis.regress import Demands, as_json, regress
+    from analysis.regress_products import sentences, write
+    from analysis.summary import find_declared
+    from runners.machine import git_state
+
+    declared = find_declared(experiment)
+    demands = Demands(exact=exact, min_speed=min_speed)
+    records = _run_for_verdict(declared.path, results, fresh=fresh, jobs=jobs)
+    found = regress(declared.name, records, accepted, demands=demands, margin=margin)
+    folder = write(found, results)
+    source = git_state()
+    if not fresh and (source["dirty"] or found.commits != [source["commit"]]):
+        print("note: the runs may be of another source than the one here; --fresh runs them anew", file=sys.stderr)
+    for line in [dumps(as_json(found), indent=1)] if json else [*sentences(found), str(folder)]:
+        print(line)
+    return found.exit_code
+
+
+@app.command
 def ingest(
     source: Positional[str],
     path: Positional[Path | None] = None,
@@ -379,6 +494,26 @@ def _dry_run(cells: Sequence["RunSpec"], results: Path) -> int:
     for sentence in check_machine(cells):
         print(f"note: {sentence}")
     return 0
+
+
+def _run_for_verdict(file: Path | None, results: Path, *, fresh: bool, jobs: int) -> Path:
+    """Run what is not complete, its output on stderr; returns the folder of the records."""
+    from contextlib import redirect_stdout
+    from datetime import UTC, datetime
+
+    from runners.launcher import unfinished
+    from runners.options import Options
+    from runners.spec import load_experiment
+
+    if file is None:
+        if fresh:
+            raise ValueError("--fresh needs the experiment's file; allowed: its path, or its name in experiments/")
+        return results
+    folder = results / "fresh" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") if fresh else results
+    if todo := unfinished(load_experiment(file).cells, folder, retry_failed=True):
+        with redirect_stdout(sys.stderr):
+            _launch(todo, folder, jobs=jobs, options=Options(), retry_failed=True)
+    return folder
 
 
 def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options", retry_failed: bool) -> int:

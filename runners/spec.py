@@ -102,7 +102,7 @@ class Experiment:
     name: str
     question: str
     description: str
-    margin: float | None  # within which two learning curves count as equivalent, in HNS
+    margin: float | None  # within which two learning curves count as equivalent, in HNS; in points if no game has HNS
     cells: tuple[RunSpec, ...]
 
 
@@ -183,7 +183,7 @@ def _check_types(declared: Mapping[str, Any], where: str) -> None:
     if "margin" in declared:
         check_type(declared["margin"], float, where=f"{where}: margin")
         if declared["margin"] <= 0:
-            raise ValueError(f"{where}: margin is {declared['margin']}; allowed: a number above 0, in HNS")
+            raise ValueError(f"{where}: margin is {declared['margin']}; allowed: a number above 0")
     check_name(declared["name"], where=f"{where}: name")
     for key, kind in (("env_ids", str), ("profiles", str), ("seeds", int)):
         check_list(declared[key], kind, where=f"{where}: {key}")

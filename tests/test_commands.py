@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import tyro
+import yaml
 from cells import ROOT
 
 from runners.train import ImpalaFlags, PpoFlags, to_options, to_spec
@@ -23,6 +24,10 @@ STANDS_FOR = {
     "cleanba status quickstart": "cleanba status experiments/quickstart.yaml",  # by its file: nothing has run
     "cleanba report quickstart": "cleanba report --help",  # test_report
     "cleanba evaluate POLICY --episodes 30": "cleanba evaluate --help",  # test_cli
+    'cleanba accept quickstart --why "the first runs"': "cleanba accept --help",  # test_regress
+    "cleanba regress quickstart": "cleanba regress --help",  # test_regress
+    "cleanba regress experiments/gate.yaml --fresh --jobs 2": "cleanba regress --help",  # test_gate
+    "cleanba compare A B": "cleanba compare --help",  # test_compare
     "cleanba diverge RUN_A RUN_B": "cleanba diverge --help",  # test_diverge
     "cleanba bisect RUN": "cleanba bisect --help",  # test_bisect
     "cleanba ingest moolib PATH --as NAME": "cleanba ingest --help",  # test_ingest
@@ -47,6 +52,16 @@ def shown_in_readme() -> list[str]:
     return [line.partition(" #")[0].strip() for line in lines]
 
 
+def run_by_workflows() -> list[str]:
+    steps = [
+        step
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job["steps"]
+    ]
+    return [step["run"] for step in steps if "run" in step]
+
+
 def make(*arguments: str) -> list[str]:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # make runs the tests
     done = subprocess.run(
@@ -68,6 +83,14 @@ def commands() -> list[str]:
 def test_readme_shows_targets_that_exist():
     shown = {line.split()[1] for line in shown_in_readme() if line.startswith("make ")}
     assert {"reproduce", "test"} <= shown <= set(targets())
+
+
+def test_workflows_run_targets_that_exist_and_show_the_summary_that_is_written():
+    """What `make regress` writes is in test_regress."""
+    *targets_run, summary = run_by_workflows()
+    assert [command.split() for command in targets_run] == [["make", "setup"], ["make", "regress"]]
+    assert {"setup", "regress"} <= set(targets())
+    assert summary == 'cat results/verdicts/regress-gate/summary.md >> "$GITHUB_STEP_SUMMARY"'
 
 
 def test_no_command_is_missed():
