@@ -78,7 +78,7 @@ def train(
             learned = training.mean_over_steps(metrics)
             seconds = {"rollout_wait_seconds": learning - waiting, "learn_seconds": time.perf_counter() - learning}
             rows.update(update, rollouts, learned, fingerprints, seconds)
-            checkpoints.after(update, partial(training.checkpoint, update, state, before, rows))
+            checkpoints.after(update, partial(rows.checkpoint, update, state, before))
     return state.params
 
 

@@ -90,12 +90,6 @@ def publish(actors: Actors | AsyncActors, begin: Checkpoint) -> None:
     actors.publish(begin.params, begin.update)
 
 
-def checkpoint(update: int, state: State, previous_params: Any, rows: "Rows") -> Checkpoint:
-    """The run after `update`."""
-    wall_seconds = time.perf_counter() - rows.started
-    return Checkpoint(update, *state, previous_params, rows.last_returns, wall_seconds, rows.restarts)
-
-
 class ShardGradient(NamedTuple):
     """What the program of one shard gives: sums over its rows."""
 
@@ -170,9 +164,9 @@ class Rows:
         self._config = config
         self._recorder = recorder
         self._processes = processes
-        self.started = started  # on the clock of perf_counter, without the time that it was interrupted for
-        self.restarts = begin.restarts
-        self.last_returns = np.array(begin.last_returns)
+        self._started = started  # on the clock of perf_counter, without the time that it was interrupted for
+        self._restarts = begin.restarts
+        self._last_returns = np.array(begin.last_returns)
         self._previous_update_ended = time.perf_counter()
 
     def update(
@@ -193,13 +187,18 @@ class Rows:
             if not np.isfinite(value):
                 raise FloatingPointError(f"update {update}: {name} is {value}; the run cannot go on")
 
+    def checkpoint(self, update: int, state: State, previous_params: Any) -> Checkpoint:
+        """The run after `update`."""
+        wall_seconds = time.perf_counter() - self._started
+        return Checkpoint(update, *state, previous_params, self._last_returns, wall_seconds, self._restarts)
+
     def _of_all_processes(
         self, update: int, rollouts: Rollouts, digests: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], Mapping[int, int], dict[str, float]]:
         """(episodes, policy versions, seconds of the slowest)"""
-        own = [rollouts.episodes, list(rollouts.policy_versions.items()), rollouts.seconds, digests]
         if self._processes.count == 1:
             return rollouts.episodes, rollouts.policy_versions, rollouts.seconds
+        own = [rollouts.episodes, list(rollouts.policy_versions.items()), rollouts.seconds, digests]
         everyone = self._processes.gather_rows(own)
         for process, (*_, theirs) in enumerate(everyone):
             if theirs != digests:
@@ -221,7 +220,7 @@ class Rows:
         place = {
             "update": update,
             "env_steps": update * config.env_steps_per_update,
-            "wall_seconds": round(now - self.started, 3),
+            "wall_seconds": round(now - self._started, 3),
         }
         self._recorder.episodes(episodes)
         self._recorder.fingerprints(digests)
@@ -242,8 +241,8 @@ class Rows:
     def _average_return(self, episodes: list[dict[str, Any]]) -> dict[str, float]:
         """Mean raw return over the envs' last finished episodes; nothing before the first (FINDINGS C7)."""
         for row in episodes:
-            self.last_returns[row["env"] + row["group"] * self._config.envs_per_group] = row["episode_return"]
-        finished = self.last_returns[~np.isnan(self.last_returns)]
+            self._last_returns[row["env"] + row["group"] * self._config.envs_per_group] = row["episode_return"]
+        finished = self._last_returns[~np.isnan(self._last_returns)]
         return {"charts/avg_episodic_return": float(finished.mean())} if len(finished) else {}
 
 
