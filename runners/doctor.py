@@ -1,5 +1,7 @@
-"""`cleanba doctor`: the machine as it is measured, the packages, and which profiles fit."""
+"""`cleanba doctor`: the machine as it is measured, the packages, the numerics of a run, and which profiles fit."""
 
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +10,15 @@ from runners import machine
 from runners.profiles import load_profiles, mismatches
 
 PROFILES = Path("experiments/profiles")
+
+
+def numerics_words(environment: Mapping[str, str]) -> Iterator[str]:
+    """What a worker on one device of this platform sets before it imports JAX, and what of the shell's it replaces."""
+    from cleanba import numerics
+
+    for name, value in numerics.environment(machine.default_platform(), 1, machine.usable_cpus()).items():
+        found = environment.get(name, value)
+        yield f"{name}={value}" + ("" if found == value else f" (in place of {found!r} in this shell)")
 
 
 def show(console: Console, profiles: Path = PROFILES) -> None:
@@ -19,7 +30,7 @@ def show(console: Console, profiles: Path = PROFILES) -> None:
         ("system", f"{facts['system']}, Python {facts['python']}"),
         ("source", f"{facts['git']['describe'] or 'not in a git repository'}"),
         *(("package", f"{name} {version}") for name, version in facts["packages"].items()),
-        *(("variable", f"{name}={value}") for name, value in facts["environment"].items()),
+        *(("numerics", words) for words in numerics_words(os.environ)),
     ]
     for name, profile in load_profiles(profiles).items():
         wrong = mismatches(profile, facts) + machine.platform_mismatches(profile.platform)

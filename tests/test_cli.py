@@ -220,6 +220,15 @@ def test_status_of_an_experiments_file(capsys):
     assert capsys.readouterr().out.splitlines()[0] == "2 pending"
 
 
+def test_doctor_tells_what_a_run_sets_and_what_of_the_shell_it_replaces(capsys, monkeypatch):
+    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "bfloat16")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "numerics  JAX_DEFAULT_MATMUL_PRECISION=default (in place of 'bfloat16' in this shell)\n" in out
+    assert "numerics  OPENBLAS_NUM_THREADS=1\n" in out
+
+
 def test_doctor_tells_the_machine_and_which_profiles_fit(capsys):
     write("experiments/profiles/big.yaml", PROFILE | {"name": "big", "cpus": 4096})
     assert main(["doctor"]) == 0
