@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from time import thread_time
+from time import monotonic, sleep, thread_time
 from typing import Any
 
 from runners.options import Options
@@ -29,6 +29,7 @@ RETRIES = 5  # of a request, with pauses that double up to MAX_PAUSE_SECONDS, or
 MAX_PAUSE_SECONDS = 20.0
 MAX_FAILURES = 3
 WAITING_ROWS = 10_000  # that are kept in memory, some 5 MB; further ones are read from the record at the end
+SETTLE_SECONDS = 5.0  # for an offline file to be written out
 SHARE = 0.01  # of a CPU, at most, for handing rows over while the run trains: wandb takes about 1 ms a row
 
 Warn = Callable[[str], None]
@@ -169,7 +170,7 @@ def mirror_record(
         for row in rows:
             log(run, row)
         run.finish(exit_code=0 if status and status.state == "complete" else 1)
-        there = _rows_on_the_server(run) if online else count_rows(Path(run.settings.sync_file))
+        there = _rows_on_the_server(run) if online else _rows_in_file(Path(run.settings.sync_file), len(rows))
     except Exception as error:
         _forget_service(print)
         raise RuntimeError(f"W&B: {_words(error)}") from error
@@ -274,6 +275,14 @@ def _remove_older_files(folder: Path, run: Any) -> None:
         for path in _files(folder):
             if path != current:
                 shutil.rmtree(path.parent)
+
+
+def _rows_in_file(path: Path, expected: int) -> int:
+    """W&B's service may still be writing the file when it calls the run finished."""
+    deadline = monotonic() + SETTLE_SECONDS
+    while (found := count_rows(path)) != expected and monotonic() < deadline:
+        sleep(0.1)
+    return found
 
 
 def _rows_on_the_server(run: Any) -> int:

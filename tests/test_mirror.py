@@ -11,6 +11,7 @@ from threading import Event, Thread
 from time import monotonic, process_time, sleep
 
 import pytest
+import wandb
 from cells import ROOT, make_spec, metrics_row
 
 from runners import mirror, wandb_file
@@ -269,7 +270,14 @@ started.finish(0)
     assert spec.run_id in next(folder.glob("wandb/offline-run-*")).name
 
 
-def test_a_record_is_mirrored_after_the_fact_and_only_once(tmp_path, capfd):
+@pytest.fixture
+def new_service():
+    """W&B's service process keeps the ids of runs, and writes no row of one that it has had; tests share an id."""
+    wandb.teardown()
+
+
+@pytest.mark.faults  # on a loaded machine W&B's service has left the rows out of the file
+def test_a_record_is_mirrored_after_the_fact_and_only_once(new_service, tmp_path, capfd):
     folder = make_spec(experiment="suite").folder(tmp_path)
     write_record(folder, [range(1, 5), range(3, 6)])
     spec = make_spec(experiment="suite")
@@ -284,7 +292,8 @@ def test_a_record_is_mirrored_after_the_fact_and_only_once(tmp_path, capfd):
     assert list(folder.glob("wandb/offline-run-*")) == [before]
 
 
-def test_a_mirror_that_lacks_a_row_is_told(tmp_path, monkeypatch, capfd):
+@pytest.mark.faults  # on a loaded machine W&B's service has left the rows out of the file
+def test_a_mirror_that_lacks_a_row_is_told(new_service, tmp_path, monkeypatch, capfd):
     folder = make_spec(experiment="suite").folder(tmp_path)
     write_record(folder, [range(1, 4)])
     monkeypatch.setattr(mirror, "log", lambda run, row, log=mirror.log: row["update"] == 2 or log(run, row))
