@@ -146,7 +146,8 @@ def _hardware_sentence(pairs: pd.DataFrame) -> str:
     on_games = "" if games == 1 else f" on all {games} games"
     if identical == games:
         updates, runs = pairs["updates_compared"].min(), pairs["run_pairs"].sum()
-        return f"identical bit for bit{on_games}: {runs} pairs of runs, at least {updates:,} updates compared in each."
+        pairs_of = f"{runs} pair{'' if runs == 1 else 's'} of runs"
+        return f"identical bit for bit{on_games}: {pairs_of}, at least {updates:,} updates compared in each."
     counts = pairs["word"].value_counts()
     if games == 1:
         said = f"{counts.index[0]}."
