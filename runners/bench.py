@@ -19,6 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cleanba.layout import Layout
+
 ENV_ID = "Breakout-v5"
 CASES = [  # algorithm, network, schedule, updates: enough for 20 s or so in steady state on two cores
     ("impala", "impala_shallow", "sync", 120),
@@ -172,7 +174,8 @@ def _in_own_process(name: str, **options: Any) -> Any:
 def _measured(name: str, measurement: str) -> Any:
     """What several rows need is measured once."""
     command = [sys.executable, "-m", "runners.bench", "--measure", measurement]
-    devices = "--xla_force_host_platform_device_count=2"
+    layout = json.loads(measurement)[1].get("layout", "a0-l0-d1")
+    devices = f"--xla_force_host_platform_device_count={Layout.parse(layout).devices_per_process}"
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": devices})
     if done.returncode:
         raise RuntimeError(f"measurement {name} failed:\n{done.stderr}")

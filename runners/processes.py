@@ -69,7 +69,7 @@ def be_peer(spec: RunSpec, options: Options) -> None:
     if _started_by_slurm(spec):
         _join()
     else:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(signal.SIGKILL)
         _join_here(spec, options)
 
 
@@ -91,6 +91,11 @@ def _join(**where: Any) -> None:
     jax.distributed.initialize(
         **where, initialization_timeout=JOIN_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
     )
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """The kernel sends this process a signal when its parent is gone. Linux only."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def leave() -> None:

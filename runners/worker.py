@@ -5,7 +5,6 @@
 JAX is imported after the environment is set, and in this process only.
 """
 
-import ctypes
 import importlib
 import os
 import shutil
@@ -27,7 +26,6 @@ from runners.record_claim import Claim, claim
 from runners.spec import RunSpec
 
 COMPILATION_CACHE = Path.home() / ".cache" / "cleanba-bench" / "xla"  # most of a short run is compilation
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>: the signal that the kernel sends when the parent is gone
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)  # the last is Slurm's before the time limit
 SAVE_SECONDS = 10  # for a run that is asked to end: less than the launcher's grace
 STATE = "checkpoints/state"
@@ -196,7 +194,7 @@ def _sentence(error: BaseException) -> str:
 def _end_with(launcher_pid: int) -> None:
     """SIGTERM when the launcher is gone, killed perhaps: nobody would know of a worker that goes on. Linux only."""
     if launcher_pid:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        processes.end_with_parent(signal.SIGTERM)
         if os.getppid() != launcher_pid:  # it was gone before
             raise Ended("its launcher is gone")
 
