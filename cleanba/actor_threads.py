@@ -8,6 +8,7 @@ from cleanba.channel import Stopped
 
 T = TypeVar("T")
 
+HUNG_SECONDS = 1800.0  # without a rollout, after which an actor is not slow: the longest take minutes
 _JOIN_SECONDS = 10.0  # for a thread to finish the env step that it is in
 
 
@@ -34,9 +35,13 @@ class ActorThreads:
         return [not thread.is_alive() for thread in self._threads]
 
     def unless_failed(self, action: Callable[[], T]) -> T:
-        """The result of `action`, which waits for the threads. Raises RuntimeError if one of them failed."""
+        """The result of `action`, which waits for the threads. Raises RuntimeError if one of them failed or hangs."""
         try:
             return action()
+        except TimeoutError:
+            raise RuntimeError(
+                f"no rollout for {HUNG_SECONDS:,.0f} s: an actor thread hangs in its environment"
+            ) from None
         except Stopped:
             error = self._failures[0]
             raise RuntimeError(f"an actor thread failed: {type(error).__name__}: {error}") from error

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from cleanba.actor_threads import ActorThreads
+from cleanba.actor_threads import HUNG_SECONDS, ActorThreads
 from cleanba.channel import Channel
 from cleanba.checkpoints import Checkpoint
 from cleanba.config import Config
@@ -151,5 +151,5 @@ class _Worker:
         self.device = device
         self.groups = groups
         self.params: Channel[tuple[int, Any]] = Channel(stop)
-        self.rollouts: Channel[_Part] = Channel(stop)
+        self.rollouts: Channel[_Part] = Channel(stop, patience_seconds=HUNG_SECONDS)
         self.newest: tuple[int, Any] = (-1, None)  # policy version, parameters

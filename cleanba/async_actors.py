@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from cleanba.actor_threads import ActorThreads
+from cleanba.actor_threads import HUNG_SECONDS, ActorThreads
 from cleanba.actors import Rollouts
 from cleanba.channel import Channel, Stopped
 from cleanba.checkpoints import Checkpoint
@@ -38,7 +38,7 @@ class AsyncActors:
         self._groups = make_groups(config, layout, envpool_threads, begin)
         self._assigned = assign(self._groups, layout)
         # One batch may wait while the next is made: twice as many buffers as actors, monobeast's default.
-        self._arrived: Channel[_Arrival] = Channel(self._threads.stop, capacity=len(self._groups))
+        self._arrived: Channel[_Arrival] = Channel(self._threads.stop, len(self._groups), HUNG_SECONDS)
         self._newest: dict[Any, tuple[int, Any]] = {}  # device -> policy version, parameters
 
     def __enter__(self) -> "AsyncActors":

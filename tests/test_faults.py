@@ -11,8 +11,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from time import monotonic, process_time
 
@@ -255,7 +256,7 @@ def test_a_learner_without_numbers_ends_the_run_as_failed_naming_update_and_loss
 
 
 def test_an_actor_that_hangs_does_not_keep_the_run_from_being_ended(tmp_path):
-    """Nobody can tell a hung emulator from a slow one: the record's age tells a person, and a signal ends the run."""
+    """Long before the learner loses patience with it (tests/test_training.py), a signal ends the run."""
     hanging = Trainer(
         "hanging",
         (sys.executable, str(ROOT / "tests" / "sabotaged_worker.py")),
@@ -351,9 +352,10 @@ def thousand_cells() -> list[RunSpec]:
 def test_a_thousand_runs_cost_the_launcher_little_and_are_told_quickly(tmp_path):
     cells = thousand_cells()
     began, own = monotonic(), process_time()
-    outcomes = launch(
-        unfinished(cells, tmp_path), tmp_path, jobs=1, options=Options(), command=("sh", "-c", MINIMAL, "sh")
-    )
+    with redirect_stdout(StringIO()):  # two lines a cell
+        outcomes = launch(
+            unfinished(cells, tmp_path), tmp_path, jobs=1, options=Options(), command=("sh", "-c", MINIMAL, "sh")
+        )
     a_cell, own_a_cell = (monotonic() - began) / len(cells), (process_time() - own) / len(cells)
     assert Counter(outcome.state for outcome in outcomes) == {"complete": 1026}
     for cell in cells[::2]:  # the slower half of the work of `status`: who has a record that is not complete

@@ -11,7 +11,7 @@ import pytest
 import trainers
 from trainers import CARTPOLE, SMALL
 
-from cleanba import actor_threads, envs, evaluate, impala, policy, ppo, training
+from cleanba import actor_threads, actors, async_actors, envs, evaluate, impala, policy, ppo, training
 from cleanba.channel import Channel, Stopped
 
 
@@ -85,6 +85,27 @@ def test_an_actors_exception_ends_the_run(algo, schedule, monkeypatch):
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("schedule", ["sync", "cleanba", "async"])
+def test_an_actor_that_hangs_ends_the_run(schedule, monkeypatch):
+    """Only the other threads of the run can tell: nothing is raised where an emulator does not return."""
+    step, calls, let_go = envs.Envs.step, [], threading.Event()
+
+    def hanging(self, actions):
+        calls.append(1)
+        if len(calls) > 50:
+            let_go.wait()
+            raise Stopped
+        return step(self, actions)
+
+    monkeypatch.setattr(envs.Envs, "step", hanging)
+    monkeypatch.setattr(actor_threads, "_JOIN_SECONDS", 0.1)
+    for module in (actor_threads, actors, async_actors):
+        monkeypatch.setattr(module, "HUNG_SECONDS", 3.0)
+    with pytest.raises(RuntimeError, match="no rollout for 3 s: an actor thread hangs in its environment"):
+        trainers.run(trainers.config("impala", **CARTPOLE, **SMALL, total_env_steps=160_000, schedule=schedule))
+    let_go.set()
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(monkeypatch):
     rates = training.learning_rate
     monkeypatch.setattr(training, "learning_rate", lambda c, update: np.nan if update == 2 else rates(c, update))
@@ -99,6 +120,12 @@ def test_channels_stop_instead_of_waiting():
     assert channel.get() == 1
     stop.set()
     with pytest.raises(Stopped):
+        channel.get()
+
+
+def test_a_channel_waits_as_long_as_its_patience():
+    channel = Channel(threading.Event(), patience_seconds=0.1)
+    with pytest.raises(TimeoutError):
         channel.get()
 
 
