@@ -1,12 +1,12 @@
 """`cleanba diverge`: the first update, stage and shard at which two recorded runs differ, and what may explain it.
 
-Stages are compared in the causal order in which a run writes them. A stage that an update meets several times (once per
-optimiser step or part of one) has one digest of all its times.
+Stages are compared in the causal order in which a run writes them, those of a rollout env step by env step. A stage
+that an update meets several times (once per optimiser step or part of one) has one digest of all its times.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,13 @@ WHOLE = -1  # the `shard` of what is the same on all learner devices
 # Settings that say what a shard's digest is of: with another value no two digests are of the same thing.
 SHAPES = ("num_envs", "num_shards", "rollout_length", "num_minibatches", "gradient_accumulation_steps")
 PLACE = ["update", "stage", "shard"]
+COLUMNS = [*PLACE, "digest", "step_digests"]
+# What follows from what within an env step: the policy sees, acts, and is answered.
+ROLLOUT = [
+    f"rollout/{field}"
+    for field in ("observations", "behaviour_logits", "values", "actions", "rewards", "terminated", "valid")
+]
+STEP_DIGITS = 4  # of a digest in `step_digests`
 
 Facts = dict[str, Any]  # name -> value
 Differences = dict[str, tuple[Any, Any]]  # name -> (value in A, value in B)
@@ -61,7 +68,7 @@ def compare(a: Path, b: Path) -> Comparison:
     for folder in (a, b):
         if (status := read_status(folder)) and status.inexact_resume:
             raise ValueError(f"{folder}: the run was resumed without segments: its bits are its own")
-    rows = read_rows(a, "fingerprints", [*PLACE, "digest"]), read_rows(b, "fingerprints", [*PLACE, "digest"])
+    rows = read_rows(a, "fingerprints", COLUMNS), read_rows(b, "fingerprints", COLUMNS)
     for folder, own in zip((a, b), rows, strict=True):
         if own.empty:
             raise ValueError(f"{folder}: the run has no fingerprints; nothing can be compared")
@@ -70,7 +77,7 @@ def compare(a: Path, b: Path) -> Comparison:
         raise ValueError(f"{a} and {b}: no update has fingerprints in both; nothing can be compared")
     in_a, in_b = (own.loc[own["update"].isin(common)] for own in rows)
     _refuse_other_stages(in_a, in_b)
-    agreement = compare_fingerprints(in_a, in_b)
+    agreement = _within_rollout(compare_fingerprints(in_a, in_b), in_a, in_b)
     equal, different = _stages(in_a, in_b, agreement.update)
     return Comparison(
         agreement=agreement,
@@ -86,7 +93,7 @@ def compare(a: Path, b: Path) -> Comparison:
 
 
 def as_json(agreement: Agreement) -> str:
-    names = ("identical", "update", "stage", "shard", "updates_compared")
+    names = ("identical", "update", "stage", "shard", "step", "updates_compared")
     return json.dumps({name: getattr(agreement, name) for name in names}, indent=1)
 
 
@@ -96,8 +103,9 @@ def sentences(found: Comparison) -> Iterator[str]:
     if agreement.identical:
         yield f"identical: every stage of the {agreement.updates_compared} updates fingerprinted in both"
     else:
+        step = "" if agreement.step is None else f", env step {agreement.step} of the rollout"
         shard = "" if agreement.shard == WHOLE else f", shard {agreement.shard}"
-        yield f"different: first at update {agreement.update}, stage {agreement.stage}{shard}"
+        yield f"different: first at update {agreement.update}, stage {agreement.stage}{step}{shard}"
         yield f"equal before it: {found.equal_updates} fingerprinted updates"
         yield f"of update {agreement.update}, equal: {', '.join(found.equal_stages) or 'none'}"
         yield f"of update {agreement.update}, different: {', '.join(found.different_stages)}"
@@ -112,9 +120,9 @@ def sentences(found: Comparison) -> Iterator[str]:
 
 def _limits(found: Comparison) -> Iterator[str]:
     """What the name of the stage leaves open."""
-    if str(found.agreement.stage).startswith("rollout/"):
+    if found.agreement.stage in ROLLOUT and found.agreement.step is None:
         yield "a rollout's fields follow from each other at every env step: any of those that differ may be first"
-    elif found.chained:
+    elif found.chained and found.agreement.stage not in ROLLOUT:
         yield "a stage has one digest for all optimiser steps: a later stage of an earlier step may be first"
 
 
@@ -148,6 +156,28 @@ def _stages(a: pd.DataFrame, b: pd.DataFrame, update: int | None) -> tuple[tuple
     both = a.loc[a["update"] == update].merge(b, on=PLACE, suffixes=("", "_b"), sort=False)
     differs = (both["digest"] != both["digest_b"]).groupby(both["stage"], sort=False).any()
     return tuple(differs.index[~differs]), tuple(differs.index[differs])
+
+
+def _within_rollout(agreement: Agreement, a: pd.DataFrame, b: pd.DataFrame) -> Agreement:
+    """Where the first difference is in a rollout, the field, env step and shard at which it begins, if both runs have
+    digests of steps: records of earlier versions do not."""
+    if agreement.stage not in ROLLOUT:
+        return agreement
+    both = a.loc[a["update"] == agreement.update].merge(b, on=PLACE, suffixes=("", "_b"), sort=False)
+    both = both.loc[both["stage"].isin(ROLLOUT)].dropna(subset=["step_digests", "step_digests_b"])
+    begins = [
+        (step, ROLLOUT.index(row["stage"]), row["shard"])
+        for row in both.to_dict("records")
+        if (step := _first_step(row["step_digests"], row["step_digests_b"])) is not None
+    ]
+    if not begins:
+        return agreement
+    step, field, shard = min(begins)
+    return replace(agreement, stage=ROLLOUT[field], shard=shard, step=step)
+
+
+def _first_step(a: str, b: str) -> int | None:
+    return next((i // STEP_DIGITS for i, (one, other) in enumerate(zip(a, b, strict=True)) if one != other), None)
 
 
 def _steps_per_update(spec: RunSpec) -> int:

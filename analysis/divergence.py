@@ -67,13 +67,15 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Fingerprints of two runs over the updates that both recorded; `update`, `stage`, `shard`: where they part."""
+    """Fingerprints of two runs over the updates that both recorded; `update`, `stage`, `shard`: where they part, and in
+    a rollout `step`, the env step, where that is known."""
 
     identical: bool
     updates_compared: int
     update: int | None = None
     stage: str | None = None
     shard: int | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

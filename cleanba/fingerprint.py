@@ -11,6 +11,7 @@ from cleanba import streams
 from cleanba.config import Config
 from cleanba.learners import Learners
 
+ROLLOUT = "rollout/"  # what the stages of a rollout's fields begin with
 _CHAIN = 0x9E3779B1  # odd (2^32 / golden ratio): appending to a chain of digests loses nothing
 WHOLE = -1  # the `shard` of what is the same on all devices
 
@@ -31,6 +32,11 @@ def digest(tree) -> jax.Array:
     return total
 
 
+def step_digests(rows) -> jax.Array:
+    """A digest of each env step of an array [n, T, ...], [T] uint32, any part of which tells steps apart. Traceable."""
+    return _mix(jax.vmap(lambda row: digest(row)[1])(jnp.moveaxis(rows, 1, 0)))
+
+
 def hexadecimal(lanes: np.ndarray) -> str:
     """16 hex digits of a digest [2]."""
     return "".join(f"{int(lane):08x}" for lane in np.asarray(lanes))
@@ -43,23 +49,30 @@ class Fingerprints:
         self._config = config
         self._learners = learners
         self._of_shard = learners.shard_program(lambda _, own: digest(own))
+        self._steps_of_shard = learners.shard_program(lambda _, own: step_digests(own))
         self._of_whole = jax.jit(digest)
         self._active = False
         self._stages: dict[tuple[str, bool], list[jax.Array]] = {}
+        self._steps: dict[str, list[jax.Array]] = {}  # of the rollout's stages, [shards, T] each time
 
     def begin(self, update: int) -> None:
         """Start an update; it is fingerprinted if it is the first or its number is a multiple of the frequency."""
         every = self._config.fingerprint_every_updates
         self._active = every > 0 and (update == 1 or update % every == 0)
-        self._stages = {}
+        self._stages, self._steps = {}, {}
         if self._active:
             groups = range(self._config.num_actor_groups)
             self.whole("prng", [streams.action_key(self._config, group, update) for group in groups])
 
     def rollout(self, slots: Sequence[Any]) -> None:
-        """Add the fields of the shards' batches, each a stage of its own."""
+        """Add the fields of the shards' batches, each a stage of its own, whose env steps have digests too: fields
+        follow from each other at every step, so that only the first step that differs tells which field is first."""
         for name in slots[0]._fields:
-            self.shards(f"rollout/{name}", [getattr(slot, name) for slot in slots])
+            stage, own = ROLLOUT + name, [getattr(slot, name) for slot in slots]
+            self.shards(stage, own)
+            if self._active:
+                steps = self._learners.gather([self._steps_of_shard((), slot) for slot in own])
+                self._steps.setdefault(stage, []).append(steps)
 
     def shards(self, stage: str, slots: Sequence[Any]) -> None:
         """Add the shards' own values to a stage; a stage met again in an update is chained."""
@@ -76,24 +89,26 @@ class Fingerprints:
         """The recorder's rows of this update."""
         rows = []
         for (stage, whole), parts in self._stages.items():
-            lanes = np.stack([np.asarray(part).reshape(-1, 2) for part in parts])
-            for shard, chained in enumerate(_chain_all(lanes)):
+            lanes = _chain_all([np.asarray(part).reshape(-1, 2) for part in parts])
+            steps = _chain_all([np.asarray(part) for part in self._steps.get(stage, [])])
+            for shard, chained in enumerate(lanes):
                 rows.append(
                     {
                         "update": update,
                         "stage": stage,
                         "shard": WHOLE if whole else shard,
                         "digest": hexadecimal(chained),
+                        "step_digests": "".join(f"{step >> 16:04x}" for step in steps[shard]) if len(steps) else "",
                     }
                 )
         return rows
 
 
-def _chain_all(lanes: np.ndarray) -> np.ndarray:
-    """[parts, shards, 2] uint32 -> [shards, 2], chained over parts."""
-    total = lanes[0]
-    for part in lanes[1:]:
-        total = total * np.uint32(_CHAIN) + part
+def _chain_all(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """uint32 arrays of one shape, chained; empty without any."""
+    total = np.zeros(0, np.uint32)
+    for i, part in enumerate(parts):
+        total = total * np.uint32(_CHAIN) + part if i else part
     return total
 
 

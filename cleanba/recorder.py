@@ -14,7 +14,7 @@ EPISODE_COLUMNS = (
     "update", "env_steps", "wall_seconds", "group", "env",
     "episode_return", "clipped_return", "episode_length", "truncated",
 )  # fmt: skip
-FINGERPRINT_COLUMNS = ("update", "stage", "shard", "digest")
+FINGERPRINT_COLUMNS = ("update", "stage", "shard", "digest", "step_digests")
 TIMING_COLUMNS = (
     "update", "env_steps", "wall_seconds", "rollout_seconds", "params_wait_seconds", "env_seconds",
     "inference_seconds", "rollout_wait_seconds", "learn_seconds",

@@ -39,7 +39,10 @@ COLUMNS: dict[str, dict[str, str]] = {
         "group": "int64", "env": "int64", "episode_return": "float64", "clipped_return": "float64",
         "episode_length": "int64", "truncated": "int64",
     },
-    "fingerprints": _SEGMENT | {"update": "int64", "stage": "str", "shard": "int64", "digest": "str"},
+    "fingerprints": _SEGMENT | {
+        "update": "int64", "stage": "str", "shard": "int64", "digest": "str",
+        "step_digests": "str",  # of a rollout's stage, 4 hex digits an env step
+    },
     "timing": _SEGMENT | _PLACE | {f"{what}_seconds": "float64" for what in _SECONDS},
 }  # fmt: skip
 # Metrics have these columns and whatever else the trainer measures.
@@ -159,8 +162,7 @@ class RecordWriter:
         self._beat_at = monotonic()
         self._files = {table: _open_whole_lines(folder / name) for table, name in FILES.items()}
         for table, columns in COLUMNS.items():
-            if os.fstat(self._files[table]).st_size == 0:
-                self._write(table, ",".join(columns) + "\n")
+            self._begin_table(table, ",".join(columns) + "\n")
         self._write_status()
 
     def metrics(self, row: Row) -> None:
@@ -211,6 +213,15 @@ class RecordWriter:
         """Raises ClaimLostError when another worker has taken the record over; for whoever writes beside the tables."""
         if self._claim:
             self._claim.check()
+
+    def _begin_table(self, table: str, header: str) -> None:
+        if os.fstat(self._files[table]).st_size == 0:
+            self._write(table, header)
+        elif (found := os.pread(self._files[table], len(header), 0).decode()) != header:
+            raise ValueError(
+                f"{self.folder / FILES[table]}: begins with {found.splitlines()[0]}; needed: {header.strip()}. "
+                "Another version wrote it; go on with that one, or move the record away"
+            )
 
     def _complete(self, row: Row) -> dict[str, Any]:
         return {"schema": SCHEMA, "segment": self.status.segment, **row}

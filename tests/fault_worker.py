@@ -26,7 +26,9 @@ def count(spec: RunSpec, recorder: RecordWriter) -> None:
         episodes = [episode_row(update, env=env, episode_return=1000.0 * spec.seed + update) for env in (0, 1)]
         recorder.episodes(episodes)
         digest = f"{spec.seed:08x}{update:08x}"
-        recorder.fingerprints([{"update": update, "stage": "params", "shard": -1, "digest": digest}])
+        recorder.fingerprints(
+            [{"update": update, "stage": "params", "shard": -1, "digest": digest, "step_digests": ""}]
+        )
         recorder.metrics(metrics_row(update, **{"charts/SPS": 20 / UPDATE_SECONDS}))
         if update % SAVED_EVERY == 0:
             write_atomically(saved, {"update": update})

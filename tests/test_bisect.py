@@ -38,7 +38,7 @@ def test_a_record_replayed_is_identical_and_a_changed_one_is_told_where(recorded
     plant(recorded, update=3, stage="gradient")
     assert main(["bisect", str(recorded), "--json"]) == 1
     assert json.loads(capfd.readouterr().out) == {
-        "identical": False, "update": 3, "stage": "gradient", "shard": -1, "updates_compared": 3,
+        "identical": False, "update": 3, "stage": "gradient", "shard": -1, "step": None, "updates_compared": 3,
     }  # fmt: skip
     stopped = tmp_path / "results" / "runs" / "bisect-2" / recorded.name
     assert read_status(stopped).reason == "DifferenceError: update 3, stage gradient differs from the record"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import trainers
 from cells import PROFILE, make_spec
 
-from cleanba import streams, training
+from cleanba import envs, streams, training
 from runners.cli import main
 from runners.record import RecordWriter, prepare, write_machine
 
@@ -40,12 +41,16 @@ def record(results, rows, *, seed=1, machine=None, experiment="trial", **changes
 
 
 def prints(updates=range(1, 11), *, changed=(), stages=STAGES):
-    """Rows of every update; those at the places `changed` have another digest."""
+    """Rows of every update, as versions without digests of env steps made them; those at the places `changed` have
+    another digest."""
     places = [(update, stage, shard) for update in updates for stage, shard in stages]
     return [
-        {"update": u, "stage": s, "shard": n, "digest": f"{hash((u, s, n, (u, s, n) in changed)) % 2**64:016x}"}
+        {
+            "update": u, "stage": s, "shard": n, "step_digests": "",
+            "digest": f"{hash((u, s, n, (u, s, n) in changed)) % 2**64:016x}",
+        }
         for u, s, n in places
-    ]
+    ]  # fmt: skip
 
 
 def diverge(capsys, *arguments):
@@ -66,7 +71,7 @@ def test_the_same_run_twice_is_identical(results, capsys):
     ]
     code, out, _ = diverge(capsys, a, b, "--json")
     assert (code, json.loads(out)) == (
-        0, {"identical": True, "update": None, "stage": None, "shard": None, "updates_compared": 10}
+        0, {"identical": True, "update": None, "stage": None, "shard": None, "step": None, "updates_compared": 10}
     )  # fmt: skip
 
 
@@ -89,7 +94,7 @@ def test_a_planted_digest_is_named_with_what_was_equal_and_what_else_differs(res
     code, out, _ = diverge(capsys, a, b, "--json")
     assert code == 1
     assert json.loads(out) == {
-        "identical": False, "update": 7, "stage": "targets", "shard": 1, "updates_compared": 10,
+        "identical": False, "update": 7, "stage": "targets", "shard": 1, "step": None, "updates_compared": 10,
     }  # fmt: skip
 
 
@@ -216,14 +221,39 @@ def planted_policy(monkeypatch, group, update, t):
     monkeypatch.setattr(training, "make_policy", make)
 
 
-def test_one_action_at_update_3(results, reference, monkeypatch, capsys):
-    """It changes what the env shows next: observations, with which a rollout begins, differ in this update too."""
-    planted_policy(monkeypatch, group=1, update=3, t=9)
+@pytest.mark.parametrize("t", [0, 4, 9])
+def test_one_action_at_update_3(t, results, reference, monkeypatch, capsys):
+    """It changes all that follows, observations too, with which a rollout begins: the env step tells what was first."""
+    planted_policy(monkeypatch, group=1, update=3, t=t)
     changed = train(results, "changed")
-    assert first(capsys, reference, changed) == (3, "rollout/observations", 1)
+    assert first(capsys, reference, changed) == (3, "rollout/actions", 1)
     _, out, _ = diverge(capsys, reference, changed)
-    assert "of update 3, equal: prng, rollout/behaviour_logits, rollout/values" in out  # no later env step: no policy
+    assert f"different: first at update 3, stage rollout/actions, env step {t} of the rollout, shard 1\n" in out
     assert "of update 3, different: rollout/observations, rollout/actions, " in out
+
+
+def test_one_observation_at_update_3(results, reference, monkeypatch, capsys):
+    """The negative control of the test above: an emulator that answers otherwise is not taken for the policy."""
+    step, calls = envs.Envs.step, Counter()
+
+    def planted(self, actions):
+        answer = step(self, actions)
+        calls[id(self)] += 1
+        if max(calls.values()) == calls[id(self)] == 25:  # of whichever group is first: two rollouts and five steps
+            answer.observations[0, 0] += 0.25
+        return answer
+
+    monkeypatch.setattr(envs.Envs, "step", planted)
+    changed = train(results, "changed")
+    _, out, _ = diverge(capsys, reference, changed)
+    assert "different: first at update 3, stage rollout/observations, env step 5 of the rollout, shard " in out
+
+
+def test_a_rollout_without_digests_of_steps_leaves_the_field_open(results, capsys):
+    a = record(results, prints())
+    b = record(results, prints(changed=[(2, "rollout/observations", 1)]), experiment="other")
+    _, out, _ = diverge(capsys, a, b)
+    assert "different: first at update 2, stage rollout/observations, shard 1\n" in out
     assert "a rollout's fields follow from each other at every env step" in out
 
 

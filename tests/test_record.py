@@ -21,7 +21,7 @@ from runners.record import (
     read_status,
 )
 
-FINGERPRINT = {"update": 1, "stage": "params", "shard": -1, "digest": "0123456789012345"}
+FINGERPRINT = {"update": 1, "stage": "params", "shard": -1, "digest": "0123456789012345", "step_digests": "01234567"}
 TIMING = {"update": 1, "env_steps": 20, "wall_seconds": 0.1} | {
     f"{what}_seconds": 0.25 for what in ("rollout", "params_wait", "env", "inference", "rollout_wait", "learn")
 }
@@ -204,6 +204,17 @@ def test_a_number_that_is_not_finite_is_stored_as_missing(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [(line["losses/loss"], line["losses/value_loss"]) for line in lines] == [(1.0, None), (None, 2.0)]
     assert read_rows(folder, "metrics")["losses/value_loss"].isna().tolist() == [True, False]
+
+
+def test_a_record_with_other_columns_is_not_gone_on_with(folder):
+    """A version that wrote one column less: rows of this one would be read as shifted."""
+    table = folder / "fingerprints.csv"
+    table.write_text("schema,segment,update,stage,shard,digest\n1,0,1,params,-1,0123456789012345\n")
+    with pytest.raises(
+        ValueError, match=r"fingerprints.csv: begins with schema,.*digest; needed: schema,.*step_digests"
+    ):
+        RecordWriter(folder, segment=1)
+    assert table.read_text().count("\n") == 2
 
 
 def test_a_row_with_a_wrong_column_is_refused(folder):
