@@ -103,7 +103,8 @@ def test_fresh_runs_everything_in_a_folder_of_its_own(monkeypatch, capsys):
 @pytest.mark.parametrize("algorithm", ["impala", "ppo"])
 def test_curves_catch_entropy_and_the_sign_of_the_advantage(algorithm, monkeypatch):
     accept(gate(algorithm))
-    record(Path("entropy"), gate(algorithm, entropy_coefficient=1.0))
+    declared = gate(algorithm)[0].settings["entropy_coefficient"]
+    record(Path("entropy"), gate(algorithm, entropy_coefficient=10 * declared))
     found = judge("entropy")
     assert found.exit_code == 1
     assert found.settings["setting"].unique().tolist() == ["entropy_coefficient"]
@@ -149,13 +150,15 @@ def test_fingerprints_catch_rewards_that_are_not_clipped(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_ten_harmless_runs_pass():
-    """Identical again; then nine times other bits of the same algorithm: a learning rate changed in its tenth digit."""
-    accept(gate("ppo"))
-    record(Path("again"), gate("ppo"))
+@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
+def test_ten_harmless_runs_pass(algorithm):
+    """Identical again; then nine times other bits of the same algorithm: a learning rate changed in its sixth digit."""
+    accept(gate(algorithm))
+    record(Path("again"), gate(algorithm))
     assert judge("again", exact=True).exit_code == 0
+    declared = gate(algorithm)[0].settings["learning_rate"]
     for i in range(1, 10):
-        record(Path(str(i)), gate("ppo", learning_rate=0.003 * (1 + i * 1e-6)))
+        record(Path(str(i)), gate(algorithm, learning_rate=declared * (1 + i * 1e-6)))
         found = judge(str(i))
         assert not (found.cells["fingerprints"] == "identical").any()
         assert found.exit_code == 0
