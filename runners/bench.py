@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cleanba.layout import Layout
+from runners.record import read_rows
 
 ENV_ID = "Breakout-v5"
 CASES = [  # algorithm, network, schedule, updates: enough for 20 s or so in steady state on two cores
@@ -34,6 +36,7 @@ WANTED_SHARE = 0.8  # of the attainable rate, with impala_shallow
 WANTED_AGAINST_ORIGINAL = 25  # with the ResNet
 WANTED_PRICE = 0.15  # of invariance, in SPS
 WANTED_FINGERPRINT_SHARE = 0.02  # of an update, at the default frequency
+WANTED_MIRROR_PRICE = 0.02  # of the W&B mirror, in SPS
 WANTED_STORAGE_GIB = 4  # for the paper's IMPALA settings
 DEFAULT_EVERY_UPDATES = 10  # fingerprint_every_updates
 WARM_UP = 0.25  # of the updates, left out: compilation, the first episodes
@@ -69,6 +72,7 @@ def main() -> int:
     results = {
         "speed": [_speed(case, console) for case in CASES],
         "determinism": [_determinism(algo, updates, console) for algo, updates in (("impala", 60), ("ppo", 10))],
+        "mirror": _mirror(25_600, console),
         "memory": _in_own_process("memory", updates=1000),
         "kernels": _in_own_process("kernels"),
         "original": _against_original(),
@@ -128,6 +132,41 @@ def _determinism(algo: str, updates: int, console: Console) -> dict[str, Any]:
         "price_of_invariance": 1 - rates["invariant"] / rates["fast"],
         "fingerprint_share": (seconds["fingerprints"] / seconds["invariant"] - 1) / DEFAULT_EVERY_UPDATES,
     }
+
+
+def _mirror(env_steps: int, console: Console, turns: int = 3) -> dict[str, Any]:
+    """What W&B's mirror costs a whole run of `cleanba train`, record and all, in turns with runs without it."""
+    console.print("measuring what the W&B mirror costs", style="dim")
+    runs = [{mode: _command_rate(mode, env_steps) for mode in ("disabled", "offline")} for _ in range(turns)]
+    rates = {mode: sum(run[mode] for run in runs) / turns for mode in ("disabled", "offline")}
+    return {
+        "env_steps_per_second": rates["offline"],
+        "without_env_steps_per_second": rates["disabled"],
+        "prices": [1 - run["offline"] / run["disabled"] for run in runs],
+        "price": 1 - rates["offline"] / rates["disabled"],
+    }
+
+
+def _command_rate(wandb_mode: str, env_steps: int) -> float:
+    """Env steps per second of `cleanba train impala` after its warm-up."""
+    with tempfile.TemporaryDirectory() as results:
+        command = [
+            sys.executable, "-m", "runners.cli", "train", "impala", "--env-id", ENV_ID, "--network", "impala_shallow",
+            "--local-num-envs", "8", "--num-minibatches", "2", "--total-timesteps", str(env_steps), "--no-save-model",
+            "--results", results,
+        ]  # fmt: skip
+        environment = os.environ | {"WANDB_MODE": wandb_mode}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+        (folder,) = Path(results).glob("runs/*/*")
+        return steady_rate(read_rows(folder, "timing").to_dict("records"))
+
+
+def steady_rate(timing: Sequence[Mapping[str, Any]]) -> float:
+    """Env steps per second from a run's rows of timing, without its warm-up."""
+    before, last = timing[int(len(timing) * WARM_UP) - 1], timing[-1]
+    return (last["env_steps"] - before["env_steps"]) / (last["wall_seconds"] - before["wall_seconds"])
 
 
 def _against_original() -> dict[str, Any] | None:
@@ -210,6 +249,11 @@ def _show(results: dict[str, Any], console: Console) -> None:
             f"(wanted: under {WANTED_PRICE:.0%}), fingerprints {row['fingerprint_share']:.2%} of an update at the "
             f"default frequency (wanted: under {WANTED_FINGERPRINT_SHARE:.0%})"
         )
+    mirror = results["mirror"]
+    console.print(
+        f"W&B's mirror, offline, costs {mirror['price']:.1%} of the rate "
+        f"({', '.join(f'{price:.1%}' for price in mirror['prices'])} in turn; wanted: under {WANTED_MIRROR_PRICE:.0%})"
+    )
     kernels = Table(title="Network kernels, float32")
     for heading in ("network", "batch", "forward GFLOP/s", "gradient GFLOP/s", "of a matrix product's"):
         kernels.add_column(heading, justify="right")

@@ -18,7 +18,7 @@ from cleanba.config import CONFIGS, Config, ImpalaConfig
 from cleanba.layout import Layout
 from cleanba.recorder import ListRecorder
 from cleanba.rollout import Batch
-from runners.bench import ENV_ID, WARM_UP
+from runners.bench import ENV_ID, WARM_UP, steady_rate
 
 SECONDS_A_MEASUREMENT = 5.0
 
@@ -28,12 +28,9 @@ def run(algo: str, settings: dict[str, Any], layout: str = "a0-l0-d1", turn: int
     config, recorder = CONFIGS[algo](**settings), ListRecorder()
     _train(config, recorder, layout)
     rows = recorder.rows["timing"]
-    first = int(len(rows) * WARM_UP)
-    seconds = rows[-1]["wall_seconds"] - rows[first - 1]["wall_seconds"]
-    env_steps = rows[-1]["env_steps"] - rows[first - 1]["env_steps"]
-    learning = float(np.mean([row["learn_seconds"] for row in rows[first:]]))
+    learning = float(np.mean([row["learn_seconds"] for row in rows[int(len(rows) * WARM_UP) :]]))
     return {
-        "env_steps_per_second": env_steps / seconds,
+        "env_steps_per_second": steady_rate(rows),
         "learn_seconds_per_env_step": learning / config.env_steps_per_update,
     }
 

@@ -52,6 +52,27 @@ def test_the_cost_of_determinism_is_a_ratio(monkeypatch):
     assert row["fingerprint_share"] == pytest.approx(0.02)
 
 
+def test_the_mirrors_price_is_of_runs_in_turn(monkeypatch):
+    """98 against 100 env steps/s."""
+    order = []
+
+    def rate(wandb_mode, env_steps):
+        order.append(wandb_mode)
+        return {"disabled": 100.0, "offline": 98.0}[wandb_mode]
+
+    monkeypatch.setattr(bench, "_command_rate", rate)
+    found = bench._mirror(1000, bench.Console(quiet=True))
+    assert order == ["disabled", "offline"] * 3
+    assert found["price"] == pytest.approx(0.02)
+
+
+def test_the_rate_of_a_command_is_its_records_after_the_warm_up():
+    """`cleanba train` for 8 updates; and by hand: 4 updates, 100 env steps/s after the first."""
+    assert bench._command_rate("disabled", 8 * 320) > 0
+    rows = [{"env_steps": 50 * update, "wall_seconds": 60 + update / 2} for update in (1, 2, 3, 4)]
+    assert bench.steady_rate(rows) == 100
+
+
 def test_the_originals_rate_is_taken_after_its_second_update(tmp_path):
     """A stand-in prints as the original does: a slow first update, then 80 env steps every 0.2 s."""
     checkout = tmp_path / "cleanba"
