@@ -148,12 +148,12 @@ def _mirror(env_steps: int, console: Console, turns: int = 3) -> dict[str, Any]:
 
 
 def _command_rate(wandb_mode: str, env_steps: int) -> float:
-    """Env steps per second of `cleanba train impala` after its warm-up."""
+    """Env steps per second of `cleanba train impala` after its warm-up, with a row for W&B at every update."""
     with tempfile.TemporaryDirectory() as results:
         command = [
             sys.executable, "-m", "runners.cli", "train", "impala", "--env-id", ENV_ID, "--network", "impala_shallow",
             "--local-num-envs", "8", "--num-minibatches", "2", "--total-timesteps", str(env_steps), "--no-save-model",
-            "--results", results,
+            "--log-frequency", "1", "--results", results,
         ]  # fmt: skip
         environment = os.environ | {"WANDB_MODE": wandb_mode}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
