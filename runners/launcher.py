@@ -34,6 +34,8 @@ from runners.spec import RunSpec
 WORKER = (sys.executable, "-m", "runners.worker")
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 15.0  # for a worker to write its last row after SIGTERM
+HELD_SECONDS = 15.0  # for a worker whose launcher was killed to end, in a compilation perhaps
+HELD_POLL_SECONDS = 0.5
 GPU_MEMORY = 0.9  # of a GPU that several jobs share between them; a job alone has JAX's own default
 # A worker that one of these ended was ended from outside: by a person, a scheduler, a machine without memory. Any other
 # signal, such as SIGSEGV, is its own doing.
@@ -114,7 +116,8 @@ def launch(
 ) -> list[Outcome]:  # fmt: skip
     """Run cells, `jobs` at a time, and return how each ended, in the order of ending.
 
-    A cell that another launcher has completed in the meantime, or whose worker lives on this machine, is not started.
+    A cell that another launcher has completed in the meantime is not started, nor one whose worker lives on this
+    machine for some seconds more: it may be the last of a launcher that was killed.
     SIGINT (Ctrl-C), SIGTERM or SIGHUP stops the children, marks their records and returns the outcomes so far. Raises
     OSError when a record cannot be begun, once the children are stopped.
     """
@@ -126,9 +129,10 @@ def launch(
     gpu_sets = slot_sets(machine.visible_gpus() if gpus else [], jobs, gpus)
     options = replace(options, cpus_shared=jobs * cpus > len(usable), launcher_pid=os.getpid())
     waiting, children, outcomes = list(reversed(cells)), [], []
+    held, look_at = [], 0.0  # (cell of another worker, until when it is waited for)
     with _noted_signals() as noted:
         try:
-            while (waiting or children) and not noted:
+            while (waiting or children or held) and not noted:
                 for child in [child for child in children if child.process.poll() is not None]:
                     children.remove(child)
                     outcomes.append(_settle(child, display))
@@ -136,13 +140,21 @@ def launch(
                     spec = waiting.pop()
                     prepare(spec.folder(results), spec)
                     if taken := _taken(spec, results):
-                        outcomes.append(taken)
+                        if taken.state == "busy":
+                            held.append((spec, monotonic() + HELD_SECONDS))
+                        else:
+                            outcomes.append(taken)
                         continue
                     slot = min(set(range(jobs)) - {child.slot for child in children})
                     mine = replace(options, cpu_ids=cpu_sets[slot][: _cpus(spec.profile)])
                     devices = gpu_environment(gpu_sets[slot][: _gpus(spec.profile)], gpu_sets)
                     children.append(_start(spec, results, slot, mine, devices, command))
                     display.started(spec, children[-1].folder)
+                if held and not waiting and monotonic() >= look_at:
+                    held, free, ended = _look_at(held, results)
+                    waiting += free
+                    outcomes += ended
+                    look_at = monotonic() + HELD_POLL_SECONDS
                 display.look(child.folder for child in children)
                 sleep(POLL_SECONDS)
         finally:
@@ -182,6 +194,22 @@ def _taken(spec: RunSpec, results: Path) -> Outcome | None:
     if holder(folder) == "here":
         return Outcome(spec=spec, folder=folder, state="busy", reason=BUSY_REASON)
     return None
+
+
+def _look_at(
+    held: Sequence[tuple[RunSpec, float]], results: Path
+) -> tuple[list[tuple[RunSpec, float]], list[RunSpec], list[Outcome]]:
+    """Of the cells that other workers had: (those they still have, those that are free, those no longer waited for)."""
+    still, free, ended = [], [], []
+    for spec, until in held:
+        taken = _taken(spec, results)
+        if taken is None:
+            free.append(spec)
+        elif taken.state == "busy" and monotonic() < until:
+            still.append((spec, until))
+        else:
+            ended.append(taken)
+    return still, free, ended
 
 
 def _start(

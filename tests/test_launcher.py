@@ -276,7 +276,8 @@ def test_a_child_that_does_not_stop_is_killed_and_marked(go, tmp_path, monkeypat
     assert (status.state, status.env_steps) == ("interrupted", 60)
 
 
-def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path):
+def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, "HELD_SECONDS", 0.2)
     cell = make_spec()
     folder = cell.folder(tmp_path)
     prepare(folder, cell)
@@ -288,6 +289,26 @@ def test_a_record_that_another_worker_has_is_left_alone(go, tmp_path):
     assert read_status(folder).state == "pending"
     assert read_status(folder).env_steps == 123
     outcomes, _ = go([cell])  # the other is gone
+    assert outcomes[1].state == "complete"
+
+
+def test_a_record_whose_worker_is_about_to_end_is_waited_for(go, tmp_path):
+    """The worker of a launcher that was killed ends when its program lets it: one command goes on with its cell."""
+    cells = [make_spec(seed=1), make_spec(seed=7)]
+    folder = cells[0].folder(tmp_path)
+    prepare(folder, cells[0])
+    claimed = threading.Event()
+
+    def hold():
+        with claim(folder):
+            claimed.set()
+            time.sleep(1.5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    claimed.wait()
+    outcomes, _ = go(cells, jobs=1)
+    holder.join()
     assert outcomes[1].state == "complete"
 
 
