@@ -70,14 +70,18 @@ def run_cell(
 
 
 def run_peer(spec: RunSpec, folder: Path, options: Options) -> int:
-    """Train as one of several processes; what it makes is recorded by process 0."""
+    """Train as one of several processes; what it makes is recorded by process 0. Returns the exit code."""
     from cleanba.checkpoints import Checkpoints
     from cleanba.recorder import ListRecorder
 
-    machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
-    processes.be_peer(spec, options)
-    _trainer(spec)(ListRecorder(), checkpoints=Checkpoints(folder / STATE, spec.config()))
-    processes.leave()
+    try:
+        machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
+        processes.be_peer(spec, options)
+        _trainer(spec)(ListRecorder(), checkpoints=Checkpoints(folder / STATE, spec.config()))
+        processes.leave()
+    except BaseException:  # raised further, it would have JAX wait, at exit, for a process 0 that waits for this one
+        traceback.print_exc()
+        return 1
     return 0
 
 
