@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from threading import Event, Thread
 from time import monotonic, process_time, sleep
+from types import SimpleNamespace
 
 import pytest
 import wandb
@@ -299,6 +300,50 @@ def test_a_mirror_that_lacks_a_row_is_told(new_service, tmp_path, monkeypatch, c
     monkeypatch.setattr(mirror, "log", lambda run, row, log=mirror.log: row["update"] == 2 or log(run, row))
     assert main(["mirror", "suite", "--results", str(tmp_path)]) == 1
     assert capfd.readouterr().err.endswith(": W&B has 2 rows, the record 3\n")
+
+
+class StoredRun(Kept):
+    """A run that the server has, with some updates; `log` adds to them."""
+
+    entity, project, id = "we", "cleanba-bench", "run"
+
+    def __init__(self, updates):
+        self.updates = list(updates)
+        self.starting_step = max(updates, default=-1) + 1
+
+    def finish(self, exit_code):
+        pass
+
+    def scan_history(self, keys):
+        return [{"update": update} for update in self.updates]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept", "sentence"),
+    [
+        ([], 25, "sent 25 rows"),
+        (range(1, 26), 25, "sent 25 rows"),
+        ([1, 10], 17, "has 17 of 25 rows; the live mirror left the others out, and W&B takes none of them now"),
+        ([1, 10, 20, 25], 4, "has 4 of 25 rows; the live mirror left the others out, and W&B takes none of them now"),
+    ],
+)
+def test_a_mirror_on_the_server_has_every_row_that_it_takes(stored, kept, sentence, tmp_path, monkeypatch):
+    """A live run of `cleanba train` sent every 10th row, and perhaps the last."""
+    folder, run = tmp_path / "run", StoredRun(stored)
+    spec = write_record(folder, [range(1, 26)])
+    monkeypatch.setattr(mirror, "init", lambda *_: run)
+    monkeypatch.setattr(wandb, "Api", lambda timeout: SimpleNamespace(run=lambda path: run))
+    done = mirror.mirror_record(spec, folder, online=True, project="cleanba-bench", entity=None)
+    assert (len(run.updates), done) == (kept, sentence)
+
+
+def test_a_row_that_does_not_arrive_at_the_server_is_told(tmp_path, monkeypatch):
+    folder, run = tmp_path / "run", StoredRun([1, 10])
+    spec = write_record(folder, [range(1, 26)])
+    monkeypatch.setattr(mirror, "init", lambda *_: run)
+    monkeypatch.setattr(wandb, "Api", lambda timeout: SimpleNamespace(run=lambda path: StoredRun(run.updates[:-1])))
+    with pytest.raises(RuntimeError, match="W&B has 16 rows, the record 25"):
+        mirror.mirror_record(spec, folder, online=True, project="cleanba-bench", entity=None)
 
 
 class Server:
