@@ -512,7 +512,7 @@ def _run_for_verdict(file: Path | None, results: Path, *, fresh: bool, jobs: int
     folder = results / "fresh" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") if fresh else results
     if todo := unfinished(load_experiment(file).cells, folder, retry_failed=True):
         with redirect_stdout(sys.stderr):
-            _launch(todo, folder, jobs=jobs, options=Options(), retry_failed=True)
+            _launch(todo, folder, jobs=jobs, options=Options(mirror=not fresh), retry_failed=True)
     return folder
 
 

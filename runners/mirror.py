@@ -141,7 +141,7 @@ def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str
     """Begin the W&B run of a record; a mirror that does nothing when W&B is disabled or cannot start."""
 
     def open_run(warn: Warn) -> Any:
-        if mode(options.track) == "disabled":
+        if not options.mirror or mode(options.track) == "disabled":
             return None
         for attempt in dict.fromkeys((mode(options.track), "offline")):  # without a server there is still a file
             try:

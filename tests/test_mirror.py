@@ -15,7 +15,7 @@ import pytest
 import wandb
 from cells import ROOT, make_spec, metrics_row
 
-from runners import mirror, wandb_file
+from runners import cli, launcher, mirror, replay, wandb_file
 from runners.cli import main
 from runners.mirror import Mirror, config, mode, start_mirror
 from runners.options import Options
@@ -424,10 +424,42 @@ def test_the_environment_variable_wins(monkeypatch):
         assert mode(track=False) == mode(track=True) == value
 
 
-def test_disabled_means_that_wandb_is_not_even_started(monkeypatch, tmp_path):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
+@pytest.mark.parametrize(("mode", "options"), [("disabled", Options()), ("offline", Options(mirror=False))])
+def test_disabled_means_that_wandb_is_not_even_started(mode, options, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setattr(mirror, "init", lambda *_: pytest.fail("W&B was started"))
-    started = start_mirror(make_spec(), tmp_path, Options(), describe=None, warn=pytest.fail)
+    started = start_mirror(make_spec(), tmp_path, options, describe=None, warn=pytest.fail)
     started.metrics(ROWS[0])
     started.finish(0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The options of launches that start nothing."""
+    found = []
+
+    def note(cells, results, *, options, **_):
+        found.append(options)
+        return []
+
+    for module in (launcher, replay):
+        monkeypatch.setattr(module, "launch", note)
+    monkeypatch.setattr(launcher, "check_machine", lambda cells: [])
+    return found
+
+
+def test_a_run_trained_again_by_bisect_has_no_mirror(launched, tmp_path):
+    folder = tmp_path / "run"
+    write_record(folder, [range(1, 3)], "interrupted")
+    row = {"update": 1, "stage": "params", "shard": -1, "digest": "0" * 16, "step_digests": ""}
+    RecordWriter(folder, segment=1).fingerprints([row])
+    with pytest.raises(ValueError, match="stopped before the run began"):
+        replay.replay(folder, tmp_path)
+    assert [options.mirror for options in launched] == [False]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_runs_made_anew_by_regress_have_no_mirror(fresh, launched, tmp_path):
+    cli._run_for_verdict(ROOT / "experiments" / "quickstart.yaml", tmp_path, fresh=fresh, jobs=1)
+    assert [options.mirror for options in launched] == [not fresh]
