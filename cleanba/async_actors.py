@@ -23,6 +23,8 @@ from cleanba.rollout import Batch
 
 _Arrival = tuple[Batch, GroupRollout, float]  # rows [E, T, ...], what is known of them, seconds they took
 
+_GAP_SECONDS = 60.0  # that count, at most, between two arrivals: the process may have been stopped for a night
+
 
 class AsyncActors:
     """The actor threads of this process, as a context. Leaving it stops them; what one raised is raised here."""
@@ -39,6 +41,8 @@ class AsyncActors:
         self._assigned = assign(self._groups, layout)
         # One batch may wait while the next is made: twice as many buffers as actors, monobeast's default.
         self._arrived: Channel[_Arrival] = Channel(self._threads.stop, len(self._groups), HUNG_SECONDS)
+        self._absent_seconds = {group.number: 0.0 for group in self._groups}  # since the group's last rollout
+        self._last_arrival = time.perf_counter()
         self._newest: dict[Any, tuple[int, Any]] = {}  # device -> policy version, parameters
 
     def __enter__(self) -> "AsyncActors":
@@ -60,7 +64,7 @@ class AsyncActors:
 
     def collect(self, update: int) -> Rollouts:
         """The rollouts that arrived first; waits until they are as many as there are groups."""
-        arrived = [self._threads.unless_failed(self._arrived.get) for _ in self._groups]
+        arrived = [self._threads.unless_failed(self._next) for _ in self._groups]
         made = [rollout for _, rollout, _ in arrived]
         versions = Counter(version for rollout in made for version in rollout.policy_versions)
         return Rollouts(
@@ -74,6 +78,18 @@ class AsyncActors:
                 "env_seconds": max(rollout.env_seconds for rollout in made),
             },
         )
+
+    def _next(self) -> _Arrival:
+        """Raises TimeoutError when patience with a group is over, also where the others keep the channel full."""
+        arrival = self._arrived.get()
+        now = time.perf_counter()
+        passed, self._last_arrival = min(now - self._last_arrival, _GAP_SECONDS), now
+        for group in self._absent_seconds:
+            self._absent_seconds[group] += passed
+        self._absent_seconds[arrival[1].group] = 0.0
+        if max(self._absent_seconds.values()) >= HUNG_SECONDS:
+            raise TimeoutError
+        return arrival
 
     def _run(self, device: Any, groups: list[Group]) -> None:
         """An actor thread's life: its groups' rollouts in turn, until the run ends."""

@@ -6,8 +6,10 @@ settings without starting JAX.
 """
 
 import math
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, TypeVar, get_args, get_type_hints
+
+from cleanba.layout import Layout
 
 NUM_SEGMENTS = 512  # that an env's stream can be addressed with, see cleanba.streams
 
@@ -172,6 +174,23 @@ class PPOConfig(Config):
 
 
 CONFIGS: dict[str, type[Config]] = {"impala": ImpalaConfig, "ppo": PPOConfig}
+
+C = TypeVar("C", bound=Config)
+
+
+def as_laid_out(config: C, layout: Layout) -> C:
+    """The settings as this layout trains them: with `reduction: fast` every learner device has one shard. Raises
+    ValueError where they do not divide over it."""
+    if config.reduction == "fast":
+        devices = len(layout.learner_device_ids) * layout.num_processes
+        try:
+            config = replace(config, num_shards=devices)
+        except ValueError as error:
+            raise ValueError(
+                f"reduction is 'fast', with which num_shards is the {devices} learner devices of {layout}: {error}"
+            ) from error
+    layout.check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
+    return config
 
 
 def _require(config: Config, name: str, holds: bool, allowed: str) -> None:

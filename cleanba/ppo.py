@@ -13,7 +13,7 @@ import optax
 
 from cleanba import losses, seed_audit, streams, training
 from cleanba.checkpoints import NO_CHECKPOINTS, Checkpoints, NoCheckpoints
-from cleanba.config import PPOConfig
+from cleanba.config import PPOConfig, as_laid_out
 from cleanba.delays import Delays, Who
 from cleanba.fingerprint import Fingerprints
 from cleanba.layout import Layout
@@ -35,7 +35,7 @@ def train(
     """One run, from its newest checkpoint on; returns the final parameters. The layout and `envpool_threads` change its
     speed alone, unless `reduction` is fast."""
     started = time.perf_counter()
-    config = training.as_laid_out(config, layout)
+    config = as_laid_out(config, layout)
     seed_audit.check(config)
     processes = Processes(layout)
     learners = Learners(layout, config.num_shards, processes)

@@ -1,10 +1,9 @@
 """What both algorithms share: devices, the network's parameters, the optimiser's step, and the rows of an update."""
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,23 +23,12 @@ from cleanba.networks import ActorCritic
 from cleanba.processes import Processes
 from cleanba.recorder import Recorder
 
-C = TypeVar("C", bound=Config)
-
 
 class State(NamedTuple):
     """What the learner carries from update to update."""
 
     params: Any
     optimizer_state: Any
-
-
-def as_laid_out(config: C, layout: Layout) -> C:
-    """The settings as this layout trains them: with `reduction: fast` every learner device has one shard."""
-    if config.reduction == "fast":
-        devices = len(layout.learner_device_ids) * layout.num_processes
-        config = dataclasses.replace(config, num_shards=devices)
-    layout.check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
-    return config
 
 
 def initial(config: Config, params: Any, optimizer: optax.GradientTransformation) -> Checkpoint:

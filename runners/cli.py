@@ -512,13 +512,13 @@ def _run_for_verdict(file: Path | None, results: Path, *, fresh: bool, jobs: int
     folder = results / "fresh" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") if fresh else results
     if todo := unfinished(load_experiment(file).cells, folder, retry_failed=True):
         with redirect_stdout(sys.stderr):
-            _launch(todo, folder, jobs=jobs, options=Options(), retry_failed=True)
+            _launch(todo, folder, jobs=jobs, options=Options(mirror=not fresh), retry_failed=True)
     return folder
 
 
 def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "Options", retry_failed: bool) -> int:
     """Check, run, and tell how it ended. Returns the exit code."""
-    from runners.launcher import check_machine, launch
+    from runners.launcher import check_machine, launch, share_cpus
     from runners.machine import usable_cpus
 
     if jobs < 1:
@@ -527,7 +527,7 @@ def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "O
         raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
     todo, left_failed = _todo(cells, results, options, retry_failed)
     jobs = min(jobs, len(todo))
-    if jobs > 1 and jobs * max(cell.profile.cpus for cell in cells) > usable_cpus():
+    if jobs > 1 and share_cpus(todo, jobs):
         print(f"note: {jobs} jobs share {usable_cpus()} CPUs; the speeds of these runs will not be their profiles'")
     outcomes = launch(todo, results, jobs=jobs, options=options) if todo else []
     failed = [outcome for outcome in outcomes if outcome.state not in ("complete", "invalid")]

@@ -17,6 +17,7 @@ from typing import Any
 
 from runners import machine
 from runners.options import BUSY, Options
+from runners.processes import started_by_slurm
 from runners.profiles import Profile, mismatches
 from runners.progress import Display, open_display
 from runners.record import (
@@ -123,11 +124,10 @@ def launch(
     """
     display = display or open_display(len(cells))
     jobs = min(jobs, len(cells))
-    usable, cpus = sorted(os.sched_getaffinity(0)), max(_cpus(cell.profile) for cell in cells)
-    cpu_sets = slot_sets(usable, jobs, cpus)
+    cpu_sets = slot_sets(sorted(os.sched_getaffinity(0)), jobs, max(map(_cpus, cells)))
     gpus = max(_gpus(cell.profile) for cell in cells)
     gpu_sets = slot_sets(machine.visible_gpus() if gpus else [], jobs, gpus)
-    options = replace(options, cpus_shared=jobs * cpus > len(usable), launcher_pid=os.getpid())
+    options = replace(options, cpus_shared=share_cpus(cells, jobs), launcher_pid=os.getpid())
     waiting, children, outcomes = list(reversed(cells)), [], []
     held, look_at = [], 0.0  # (cell of another worker, until when it is waited for)
     with _noted_signals() as noted:
@@ -146,7 +146,7 @@ def launch(
                             outcomes.append(taken)
                         continue
                     slot = min(set(range(jobs)) - {child.slot for child in children})
-                    mine = replace(options, cpu_ids=cpu_sets[slot][: _cpus(spec.profile)])
+                    mine = replace(options, cpu_ids=cpu_sets[slot][: _cpus(spec)])
                     devices = gpu_environment(gpu_sets[slot][: _gpus(spec.profile)], gpu_sets)
                     children.append(_start(spec, results, slot, mine, devices, command))
                     display.started(spec, children[-1].folder)
@@ -176,9 +176,14 @@ def gpu_environment(mine: Sequence[str], all_sets: Sequence[Sequence[str]]) -> d
     return {"CUDA_VISIBLE_DEVICES": ",".join(mine)} | share
 
 
-def _cpus(profile: Profile) -> int:
-    """Of all processes of a run."""
-    return profile.cpus * profile.parsed_layout().num_processes
+def share_cpus(cells: Sequence[RunSpec], jobs: int) -> bool:
+    """Whether `jobs` of them at a time need more CPUs than there are for this process, by affinity and by quota."""
+    return jobs * max(map(_cpus, cells)) > machine.usable_cpus()
+
+
+def _cpus(spec: RunSpec) -> int:
+    """Of all processes of a run that start here: under Slurm the others have CPUs of their own."""
+    return spec.profile.cpus * (1 if started_by_slurm(spec) else spec.layout().num_processes)
 
 
 def _gpus(profile: Profile) -> int:

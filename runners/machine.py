@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
@@ -125,7 +124,7 @@ def git_state(folder: Path = SOURCE) -> dict[str, Any]:
 
 def default_platform() -> str:
     """`gpu` where NVIDIA's driver answers, else `cpu`."""
-    return "gpu" if shutil.which("nvidia-smi") else "cpu"
+    return "gpu" if _nvidia_smi("index") else "cpu"
 
 
 def visible_gpus() -> list[str]:

@@ -141,7 +141,7 @@ def start_mirror(spec: RunSpec, folder: Path, options: Options, *, describe: str
     """Begin the W&B run of a record; a mirror that does nothing when W&B is disabled or cannot start."""
 
     def open_run(warn: Warn) -> Any:
-        if mode(options.track) == "disabled":
+        if not options.mirror or mode(options.track) == "disabled":
             return None
         for attempt in dict.fromkeys((mode(options.track), "offline")):  # without a server there is still a file
             try:
@@ -161,7 +161,7 @@ def mirror_record(
     spec: RunSpec, folder: Path, *, online: bool, project: str, entity: str | None, describe: str | None = None
 ) -> str:
     """Bring the W&B run of a record up to date, offline or on the server, and count its rows. Returns what was done.
-    Raises RuntimeError when W&B fails or has another number of rows than the record."""
+    Raises RuntimeError when W&B fails or lacks a row that it can take: on the server, none before its last one."""
     rows, status = rows_of(folder), read_status(folder)
     if not online and len(rows) == max(map(count_rows, _files(folder)), default=-1):
         return f"has all {len(rows):,} rows"
@@ -170,12 +170,16 @@ def mirror_record(
         for row in rows:
             log(run, row)
         run.finish(exit_code=0 if status and status.state == "complete" else 1)
-        there = _rows_on_the_server(run) if online else _rows_in_file(Path(run.settings.sync_file), len(rows))
+        there, closed = _on_the_server(run, rows) if online else (_rows_in_file(run, len(rows)), 0)
     except Exception as error:
         _forget_service(print)
         raise RuntimeError(f"W&B: {_words(error)}") from error
-    if there != len(rows):
+    if there + closed != len(rows):
         raise RuntimeError(f"W&B has {there:,} rows, the record {len(rows):,}")
+    if closed:
+        return (
+            f"has {there:,} of {len(rows):,} rows; the live mirror left the others out, and W&B takes none of them now"
+        )
     if not online:
         _remove_older_files(folder, run)
     return f"{'sent' if online else 'wrote'} {len(rows):,} rows"
@@ -277,19 +281,22 @@ def _remove_older_files(folder: Path, run: Any) -> None:
                 shutil.rmtree(path.parent)
 
 
-def _rows_in_file(path: Path, expected: int) -> int:
+def _rows_in_file(run: Any, expected: int) -> int:
     """W&B's service may still be writing the file when it calls the run finished."""
-    deadline = monotonic() + SETTLE_SECONDS
+    path, deadline = Path(run.settings.sync_file), monotonic() + SETTLE_SECONDS
     while (found := count_rows(path)) != expected and monotonic() < deadline:
         sleep(0.1)
     return found
 
 
-def _rows_on_the_server(run: Any) -> int:
+def _on_the_server(run: Any, rows: list[Row]) -> tuple[int, int]:
+    """(rows of the record that are there, rows that are not and, being before the last that was, cannot be added)"""
     import wandb
 
     stored = wandb.Api(timeout=int(REQUEST_SECONDS)).run(f"{run.entity}/{run.project}/{run.id}")
-    return sum(1 for _ in stored.scan_history(keys=["update"]))
+    there = {row["update"] for row in stored.scan_history(keys=["update"])}
+    missing = [row["update"] for row in rows if row["update"] not in there]
+    return len(rows) - len(missing), sum(update < run.starting_step for update in missing)
 
 
 def _forget_service(warn: Warn) -> None:

@@ -18,6 +18,7 @@ class Options:
     process: int = 0  # of a run with several; process 0 starts the others
     coordinator: str = ""  # address at which they meet
     cpus_shared: bool = False  # with other runs of the same launcher; their speed is then not the profile's
+    mirror: bool = True  # in W&B; not of a run made again, whose id is that of the first one's W&B run
     track: bool = False  # W&B online
     wandb_project: str = "cleanba-bench"
     wandb_entity: str | None = None

@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 def process_of(spec: RunSpec, options: Options) -> int:
     """Which process of its run this is."""
-    return int(os.environ["SLURM_PROCID"]) if _started_by_slurm(spec) else options.process
+    return int(os.environ["SLURM_PROCID"]) if started_by_slurm(spec) else options.process
 
 
 def own_cpus(spec: RunSpec, options: Options) -> Sequence[int]:
@@ -48,7 +48,7 @@ def joined(spec: RunSpec, folder: Path, options: Options) -> Iterator[None]:
     count = spec.layout().num_processes
     if count == 1:
         yield
-    elif _started_by_slurm(spec):
+    elif started_by_slurm(spec):
         _join()
         yield
         leave()
@@ -66,7 +66,7 @@ def joined(spec: RunSpec, folder: Path, options: Options) -> Iterator[None]:
 
 def be_peer(spec: RunSpec, options: Options) -> None:
     """Join as a process that keeps no record. It does not outlive process 0 where that has started it."""
-    if _started_by_slurm(spec):
+    if started_by_slurm(spec):
         _join()
     else:
         end_with_parent(signal.SIGKILL)
@@ -105,7 +105,8 @@ def leave() -> None:
     jax.distributed.shutdown()
 
 
-def _started_by_slurm(spec: RunSpec) -> bool:
+def started_by_slurm(spec: RunSpec) -> bool:
+    """Whether `srun` has started all processes of a run that has several."""
     count = spec.layout().num_processes
     return count > 1 and int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) == count
 

@@ -62,7 +62,7 @@ def replay(recorded: Path, results: Path) -> Path:
     while (results / "runs" / f"bisect-{number}" / spec.run_id).exists():
         number += 1
     cell = dataclasses.replace(spec, experiment=f"bisect-{number}")
-    options = Options(replay_of=str(recorded.resolve()), allow_mismatch=True, save_policy=False)
+    options = Options(replay_of=str(recorded.resolve()), allow_mismatch=True, save_policy=False, mirror=False)
     outcomes = launch([cell], results, jobs=1, options=options, display=open_display(1, Console(stderr=True)))
     if not outcomes:
         raise ValueError("stopped before the run began")

@@ -138,7 +138,7 @@ def resolve(
     settings: Mapping[str, Any], question: str = "",
 ) -> RunSpec:  # fmt: skip
     """A run spec with every setting stated. Raises ValueError for a setting or layout that cannot be."""
-    from cleanba.config import CONFIGS
+    from cleanba.config import CONFIGS, as_laid_out
 
     if algo not in CONFIGS:
         raise ValueError(f"algo is {algo!r}; allowed: {', '.join(CONFIGS)}")
@@ -157,7 +157,7 @@ def resolve(
         question=question,
     )
     try:
-        spec.layout().check(num_actor_groups=config.num_actor_groups, num_shards=config.num_shards)
+        as_laid_out(config, spec.layout())
     except ValueError as error:
         raise ValueError(f"profile {profile.name}: {error}") from error
     return spec

@@ -70,14 +70,18 @@ def run_cell(
 
 
 def run_peer(spec: RunSpec, folder: Path, options: Options) -> int:
-    """Train as one of several processes; what it makes is recorded by process 0."""
+    """Train as one of several processes; what it makes is recorded by process 0. Returns the exit code."""
     from cleanba.checkpoints import Checkpoints
     from cleanba.recorder import ListRecorder
 
-    machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
-    processes.be_peer(spec, options)
-    _trainer(spec)(ListRecorder(), checkpoints=Checkpoints(folder / STATE, spec.config()))
-    processes.leave()
+    try:
+        machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
+        processes.be_peer(spec, options)
+        _trainer(spec)(ListRecorder(), checkpoints=Checkpoints(folder / STATE, spec.config()))
+        processes.leave()
+    except BaseException:  # raised further, it would have JAX wait, at exit, for a process 0 that waits for this one
+        traceback.print_exc()
+        return 1
     return 0
 
 
@@ -166,12 +170,12 @@ def _saved_on_signal(checkpoints: Any) -> Iterator[None]:
     asked: list[str] = []
 
     def at_once(number, frame):
-        raise Ended(f"by {asked[0]}; its update took too long to be saved")
+        raise _ended(f"by {asked[0]}; its update took too long to be saved")
 
     def save_first(number, frame):
         asked.append(signal.Signals(number).name)
         if not checkpoints.stop():
-            raise Ended(f"by {asked[0]}")
+            raise _ended(f"by {asked[0]}")
         signal.alarm(SAVE_SECONDS)
 
     handlers = dict.fromkeys(END_SIGNALS, save_first) | {signal.SIGALRM: at_once}
@@ -179,11 +183,19 @@ def _saved_on_signal(checkpoints: Any) -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        raise Ended(f"by {asked[0]}, {stopped}") from stopped
+        raise _ended(f"by {asked[0]}, {stopped}") from stopped
     finally:
         signal.alarm(0)
         for name, handler in before.items():
-            signal.signal(name, handler)
+            if signal.getsignal(name) != signal.SIG_IGN:  # as it is while the record of an ended run is closed
+                signal.signal(name, handler)
+
+
+def _ended(reason: str) -> Ended:
+    """What ends the worker, from now on without another signal: one would leave the record as running."""
+    for name in END_SIGNALS:
+        signal.signal(name, signal.SIG_IGN)
+    return Ended(reason)
 
 
 def _sentence(error: BaseException) -> str:
@@ -204,9 +216,7 @@ def _end_on_signal() -> Iterator[None]:
     """The signals that ask a worker to end raise Ended in the main thread, once."""
 
     def end(number, frame):
-        for name in END_SIGNALS:
-            signal.signal(name, signal.SIG_IGN)
-        raise Ended(f"by {signal.Signals(number).name}")
+        raise _ended(f"by {signal.Signals(number).name}")
 
     before = {name: signal.signal(name, end) for name in END_SIGNALS}
     try:

@@ -1,6 +1,8 @@
 """Checkpoints: a run that goes on from one has the bits of a run that was never stopped, where it has segments."""
 
 import shutil
+import signal
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ from trainers import CARTPOLE, SMALL, first_difference
 from cleanba import checkpoints
 from cleanba.checkpoints import Checkpoints, Stopped
 from cleanba.recorder import ListRecorder
+from runners import worker
 
 UPDATES = 9
 SEGMENT = 3
@@ -136,6 +139,22 @@ def test_asked_to_stop_a_long_run_saves_and_a_short_one_does_not(tmp_path, monke
     assert kept.stop()
     with pytest.raises(Stopped, match="saved after update 1"):
         trainers.train(settings, ListRecorder(), checkpoints=kept)
+
+
+def end_and_stop():
+    """A run that is asked to end, and is saved if it is old."""
+    signal.raise_signal(signal.SIGTERM)
+    raise Stopped("saved after update 1")
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_second_signal_leaves_the_closing_of_the_record_alone(is_saved):
+    with worker._end_on_signal():
+        with pytest.raises(worker.Ended), worker._saved_on_signal(SimpleNamespace(stop=lambda: is_saved)):
+            end_and_stop()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR2)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(

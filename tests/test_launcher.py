@@ -17,7 +17,7 @@ from cells import FAKE_WORKER, PROFILE, ROOT, make_spec
 from rich.console import Console
 
 from runners import launcher, machine, worker
-from runners.launcher import gpu_environment, launch, select, slot_sets, unfinished
+from runners.launcher import gpu_environment, launch, select, share_cpus, slot_sets, unfinished
 from runners.machine import host_facts
 from runners.options import BUSY, Options
 from runners.progress import LiveDisplay, PlainDisplay, describe
@@ -106,6 +106,24 @@ def test_jobs_without_a_cell_share_no_cpus(go, tmp_path):
     cell = make_spec()
     go([cell], jobs=1000)
     assert json.loads((cell.folder(tmp_path) / "machine.0.json").read_text())["cpus_shared"] is False
+
+
+def test_cpus_are_shared_where_a_quota_has_fewer_than_the_machine(monkeypatch):
+    two = [make_spec(seed=seed, profile=dataclasses.replace(PROFILE, name="two", cpus=2)) for seed in (1, 2)]
+    monkeypatch.setattr(machine, "_cpu_quota", lambda _: 2.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert share_cpus(two, jobs=2)
+    assert not share_cpus(two, jobs=1)
+
+
+def test_a_process_that_slurm_starts_shares_none_of_its_cpus(monkeypatch):
+    """Each of the two has the two CPUs that the profile states; started here they would be four."""
+    profile = dataclasses.replace(PROFILE, name="two", cpus=2, layout="a0-l0-d2")
+    cell = make_spec(profile=profile, settings=make_spec().settings | {"num_shards": 2, "num_minibatches": 1})
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 2)
+    assert share_cpus([cell], jobs=1)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert not share_cpus([cell], jobs=1)
 
 
 def log_line(outcome, start):

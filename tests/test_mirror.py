@@ -9,12 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from threading import Event, Thread
 from time import monotonic, process_time, sleep
+from types import SimpleNamespace
 
 import pytest
 import wandb
 from cells import ROOT, make_spec, metrics_row
 
-from runners import mirror, wandb_file
+from runners import cli, launcher, mirror, replay, wandb_file
 from runners.cli import main
 from runners.mirror import Mirror, config, mode, start_mirror
 from runners.options import Options
@@ -301,6 +302,50 @@ def test_a_mirror_that_lacks_a_row_is_told(new_service, tmp_path, monkeypatch, c
     assert capfd.readouterr().err.endswith(": W&B has 2 rows, the record 3\n")
 
 
+class StoredRun(Kept):
+    """A run that the server has, with some updates; `log` adds to them."""
+
+    entity, project, id = "we", "cleanba-bench", "run"
+
+    def __init__(self, updates):
+        self.updates = list(updates)
+        self.starting_step = max(updates, default=-1) + 1
+
+    def finish(self, exit_code):
+        pass
+
+    def scan_history(self, keys):
+        return [{"update": update} for update in self.updates]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept", "sentence"),
+    [
+        ([], 25, "sent 25 rows"),
+        (range(1, 26), 25, "sent 25 rows"),
+        ([1, 10], 17, "has 17 of 25 rows; the live mirror left the others out, and W&B takes none of them now"),
+        ([1, 10, 20, 25], 4, "has 4 of 25 rows; the live mirror left the others out, and W&B takes none of them now"),
+    ],
+)
+def test_a_mirror_on_the_server_has_every_row_that_it_takes(stored, kept, sentence, tmp_path, monkeypatch):
+    """A live run of `cleanba train` sent every 10th row, and perhaps the last."""
+    folder, run = tmp_path / "run", StoredRun(stored)
+    spec = write_record(folder, [range(1, 26)])
+    monkeypatch.setattr(mirror, "init", lambda *_: run)
+    monkeypatch.setattr(wandb, "Api", lambda timeout: SimpleNamespace(run=lambda path: run))
+    done = mirror.mirror_record(spec, folder, online=True, project="cleanba-bench", entity=None)
+    assert (len(run.updates), done) == (kept, sentence)
+
+
+def test_a_row_that_does_not_arrive_at_the_server_is_told(tmp_path, monkeypatch):
+    folder, run = tmp_path / "run", StoredRun([1, 10])
+    spec = write_record(folder, [range(1, 26)])
+    monkeypatch.setattr(mirror, "init", lambda *_: run)
+    monkeypatch.setattr(wandb, "Api", lambda timeout: SimpleNamespace(run=lambda path: StoredRun(run.updates[:-1])))
+    with pytest.raises(RuntimeError, match="W&B has 16 rows, the record 25"):
+        mirror.mirror_record(spec, folder, online=True, project="cleanba-bench", entity=None)
+
+
 class Server:
     """A W&B that does not do what it should: answers each request with a status, or not at all."""
 
@@ -379,10 +424,42 @@ def test_the_environment_variable_wins(monkeypatch):
         assert mode(track=False) == mode(track=True) == value
 
 
-def test_disabled_means_that_wandb_is_not_even_started(monkeypatch, tmp_path):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
+@pytest.mark.parametrize(("mode", "options"), [("disabled", Options()), ("offline", Options(mirror=False))])
+def test_disabled_means_that_wandb_is_not_even_started(mode, options, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setattr(mirror, "init", lambda *_: pytest.fail("W&B was started"))
-    started = start_mirror(make_spec(), tmp_path, Options(), describe=None, warn=pytest.fail)
+    started = start_mirror(make_spec(), tmp_path, options, describe=None, warn=pytest.fail)
     started.metrics(ROWS[0])
     started.finish(0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The options of launches that start nothing."""
+    found = []
+
+    def note(cells, results, *, options, **_):
+        found.append(options)
+        return []
+
+    for module in (launcher, replay):
+        monkeypatch.setattr(module, "launch", note)
+    monkeypatch.setattr(launcher, "check_machine", lambda cells: [])
+    return found
+
+
+def test_a_run_trained_again_by_bisect_has_no_mirror(launched, tmp_path):
+    folder = tmp_path / "run"
+    write_record(folder, [range(1, 3)], "interrupted")
+    row = {"update": 1, "stage": "params", "shard": -1, "digest": "0" * 16, "step_digests": ""}
+    RecordWriter(folder, segment=1).fingerprints([row])
+    with pytest.raises(ValueError, match="stopped before the run began"):
+        replay.replay(folder, tmp_path)
+    assert [options.mirror for options in launched] == [False]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_runs_made_anew_by_regress_have_no_mirror(fresh, launched, tmp_path):
+    cli._run_for_verdict(ROOT / "experiments" / "quickstart.yaml", tmp_path, fresh=fresh, jobs=1)
+    assert [options.mirror for options in launched] == [not fresh]

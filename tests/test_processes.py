@@ -38,9 +38,11 @@ def declare(folder: Path, profiles: str, total: int) -> Path:
     return path
 
 
-def start(path: Path, *arguments: str) -> subprocess.Popen:
+def start(path: Path, *arguments: str, modules: Path | None = None) -> subprocess.Popen:
+    """`cleanba run`; `modules` is a folder that Python looks into first."""
     command = [sys.executable, "-m", "runners.cli", "run", str(path), *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "disabled"}
+    found = os.pathsep.join(map(str, filter(None, [modules, ROOT])))
+    environment = os.environ | {"PYTHONPATH": found, "WANDB_MODE": "disabled"}
     return subprocess.Popen(command, cwd=path.parent, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -87,6 +89,51 @@ def test_a_process_that_dies_ends_the_other(victim, tmp_path):
         sentence = "process 1 of 2 was ended by SIGKILL; what it said is in the log"
         assert sentence in status.reason
         assert sentence in errors
+
+
+PEER_RAISES = """
+from runners import processes
+
+be_peer = processes.be_peer
+
+def be_a_broken_peer(spec, options):
+    be_peer(spec, options)
+    from cleanba.envs import Envs
+    step, calls = Envs.step, []
+
+    def broken(self, actions):
+        calls.append(1)
+        if len(calls) > 40:
+            raise OSError("the emulator is gone")
+        return step(self, actions)
+
+    Envs.step = broken
+
+processes.be_peer = be_a_broken_peer
+"""
+
+
+def test_a_process_that_fails_ends_the_run_with_a_sentence(tmp_path):
+    path = declare(tmp_path, "cpu-2proc", 10_000_000)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "sitecustomize.py").write_text(PEER_RAISES)  # Python imports it in every process
+    cell = next(cell for cell in load_experiment(path).cells if cell.algo == "impala")
+    folder = cell.folder(tmp_path / "results")
+    running = start(path, "--only", cell.run_id, "--allow-mismatch", modules=tmp_path / "modules")  # one CPU will do
+    log, deadline = folder / "log.txt", time.monotonic() + 300
+    while not (log.exists() and "the emulator is gone" in log.read_text()):
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    try:
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.terminate()
+    sentence = "process 1 of 2 ended with exit code 1; what it said is in the log"
+    assert running.returncode == 1
+    assert read_status(folder).state == "failed"
+    assert sentence in read_status(folder).reason
+    assert sentence in errors
 
 
 def wait_for_processes(running: subprocess.Popen, folder: Path) -> list[psutil.Process]:

@@ -205,10 +205,14 @@ def test_driver_and_gpus_are_those_that_nvidia_smi_tells(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (machine.visible_gpus(), machine.host_facts()["gpu_driver"]) == ([], None)
+    assert machine.default_platform() == "cpu"
     smi = tmp_path / "nvidia-smi"
-    smi.write_text('#!/bin/sh\ncase "$1" in *driver_version) echo 580.1; echo 580.1;; *index) echo 0; echo 1;; esac\n')
+    smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")  # a CUDA image on a machine without a GPU
     smi.chmod(0o755)
+    assert (machine.visible_gpus(), machine.default_platform()) == ([], "cpu")
+    smi.write_text('#!/bin/sh\ncase "$1" in *driver_version) echo 580.1; echo 580.1;; *index) echo 0; echo 1;; esac\n')
     assert (machine.visible_gpus(), machine.host_facts()["gpu_driver"]) == (["0", "1"], "580.1")
+    assert machine.default_platform() == "gpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert machine.visible_gpus() == ["1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -171,6 +171,13 @@ def test_a_layout_that_shards_do_not_divide_over_is_refused(load, tmp_path):
         load(EXPERIMENT)
 
 
+def test_envs_that_fast_shards_do_not_divide_over_are_refused(load, tmp_path):
+    """With `reduction: fast` the learner devices are the shards, whatever num_shards says."""
+    write_profile(tmp_path, "one", layout="a0-l1,2,3-d1")
+    with pytest.raises(ValueError, match="the 3 learner devices of a0-l1,2,3-d1: num_envs is 32; allowed: a multiple"):
+        load(EXPERIMENT | {"algorithms": {"impala": {"algo": "impala", "num_envs": 32, "reduction": "fast"}}})
+
+
 @pytest.mark.parametrize("text", ["6e-4", "6E-4", "6.0e-4", "0.0006"])
 def test_numbers_with_an_exponent_are_numbers(tmp_path, text):
     (tmp_path / "x.yaml").write_text(f"rate: {text}\nbudget: 40_000\nname: a6e4\n")
