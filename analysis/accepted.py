@@ -88,12 +88,10 @@ def accept(experiment: str, why: str, results: Path, folder: Path = FOLDER, *, r
 
 def own_sets(results: Path, experiment: str) -> dict[System, RunSet]:
     """The complete runs of our own by system. Raises ValueError where there is none."""
-    name = summary.find_declared(experiment).name
-    runs = records.load(results, [name]).runs
-    if runs.empty:
-        raise ValueError(f"{results / 'runs' / name}: no run is complete; `cleanba status` says why")
+    declared = summary.find_declared(experiment)
+    runs = summary.load(results, [declared]).runs
     return {
-        (a, p): run_sets.own(results, name, algorithm=a, profile=p, name=f"{name}:{a}@{p}")
+        (a, p): run_sets.own(results, experiment, algorithm=a, profile=p, name=f"{declared.name}:{a}@{p}")
         for a, p in runs[records.SYSTEM].drop_duplicates().to_numpy()
     }
 

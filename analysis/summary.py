@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -14,19 +15,31 @@ import pandas as pd
 
 from analysis import curves, divergence, records
 from analysis.scores import DEFAULT, TABLES, ScoreTable
-from runners.declarations import load_mapping
+from runners.spec import Experiment, load_experiment
 
 _LAG = re.compile(r"stats/policy_lag_(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What an experiment's file states and its records do not; `path` and `cells` are None where there is no file."""
+    """What an experiment's file states and its records do not; `path` and `file` are None where there is no file."""
 
     name: str
     path: Path | None = None
-    margin: float | None = None  # within which two learning curves count as equivalent, in HNS (see runners.spec)
-    cells: pd.DataFrame | None = None  # records.CELL of every declared run, in the order of the file
+    file: Experiment | None = None
+
+    @property
+    def margin(self) -> float | None:
+        """Within which two learning curves count as equivalent, in HNS (see runners.spec)."""
+        return self.file.margin if self.file else None
+
+    @cached_property
+    def cells(self) -> pd.DataFrame | None:
+        """records.CELL of every declared run, in the order of the file."""
+        if self.file is None:
+            return None
+        rows = [(run.experiment, run.algorithm, run.env_id, run.profile.name, run.seed) for run in self.file.cells]
+        return pd.MultiIndex.from_tuples(rows, names=records.CELL).to_frame(index=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +73,10 @@ class Summary:
 def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT, allow_mixed: bool = False) -> Summary:
     """Everything about the complete runs of `experiments`, each a name or the path of an experiment file.
 
-    Raises ValueError where the runs of a game differ in protocol or budget, unless `allow_mixed`, and where none is
-    complete.
+    Raises ValueError where the runs of a game differ in protocol or budget, unless `allow_mixed`, and as `load` does.
     """
     declared = [find_declared(experiment) for experiment in experiments]
-    found = records.load(results, [experiment.name for experiment in declared])
-    if found.runs.empty:
-        states = ", ".join(found.left_out["state"].value_counts().index)
-        raise ValueError(f"{results}/runs: no run of {', '.join(experiments)} is complete (they are {states})")
+    found = load(results, declared)
     mixed = records.differences(found.runs)
     if mixed and not allow_mixed:
         raise ValueError(f"{mixed[0]}; allowed: one protocol and one budget per game, or ask for mixed runs")
@@ -90,15 +99,32 @@ def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT
 
 
 def find_declared(experiment: str) -> Declared:
-    """From the file that `experiment` is the path of, or else from experiments/<name>.yaml where there is one."""
+    """From the file that `experiment` is the path of, or else from experiments/<name>.yaml where there is one.
+
+    Raises ValueError for a file that declares no experiment.
+    """
     is_path = experiment.endswith((".yaml", ".yml"))
     path = Path(experiment) if is_path else Path("experiments") / f"{experiment}.yaml"
     if not is_path and not path.exists():
         return Declared(name=experiment)
-    content = load_mapping(path)
-    levels = [[content["name"]], *(list(content[key]) for key in ("algorithms", "env_ids", "profiles", "seeds"))]
-    cells = pd.MultiIndex.from_product(levels, names=records.CELL).to_frame(index=False)
-    return Declared(name=content["name"], path=path, margin=content.get("margin"), cells=cells)
+    file = load_experiment(path)
+    return Declared(name=file.name, path=path, file=file)
+
+
+def load(results: Path, declared: Sequence[Declared]) -> records.Records:
+    """The runs that count, of those that the experiments' files declare. Raises ValueError as records.load does, and
+    where there is none."""
+    names = [experiment.name for experiment in declared]
+    files = {experiment.path: experiment.file for experiment in declared if experiment.path and experiment.file}
+    found = records.load(results, names, files=files)
+    if found.runs.empty:
+        states = ", ".join(found.left_out["state"].value_counts().index)
+        reasons = found.left_out.loc[found.left_out["state"] == records.UNDECLARED, "reason"].unique()
+        said = "; ".join([f"they are {states}", *reasons])
+        raise ValueError(
+            f"{results}/runs: no run of {', '.join(names)} is complete ({said}); `cleanba status` says why"
+        )
+    return found
 
 
 def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
@@ -303,7 +329,8 @@ def _declared_cells(declared: Sequence[Declared]) -> pd.DataFrame:
 
 def _missing(found: records.Records, declared: Sequence[Declared]) -> pd.DataFrame:
     """Cells without a record: of the declared ones, and of those that an experiment without a file seems to vary."""
-    recorded = pd.concat([found.runs, found.left_out], ignore_index=True).loc[:, records.CELL]
+    left_out = found.left_out.loc[found.left_out["state"] != records.UNDECLARED]
+    recorded = pd.concat([found.runs, left_out], ignore_index=True).loc[:, records.CELL]
     without_file = [experiment.name for experiment in declared if experiment.cells is None]
     implied = records.product_of_levels(recorded.loc[[name in without_file for name in recorded["experiment"]]])
     expected = pd.concat([_declared_cells(declared), implied], ignore_index=True)

@@ -5,12 +5,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic
-from synthetic import Cell, cells, write_run
+from synthetic import Cell, cells, declare, write_run
 
 from analysis import report, report_tables, report_words
 from analysis.summary import find_declared, summarise
 
-SMALL = {"num_envs": 64, "fingerprint_every_updates": 1}
+# One protocol for all games, as a file would have it.
+SMALL = {"num_envs": 64, "fingerprint_every_updates": 1, "protocol": "machado2018"}
 
 
 def write(results: Path, runs: list[Cell]) -> None:
@@ -133,23 +134,10 @@ def test_missing_and_failed_cells_are_named(made):
     assert len(told) == 12  # seed 3 of 4 systems on 3 games
 
 
-def declare(folder: Path, **changes) -> str:
-    lines = {
-        "name": "synthetic",
-        "env_ids": "[Breakout-v5]",
-        "seeds": "[1, 2, 3, 4]",
-        "profiles": "[cpu-2dev, cpu-1dev]",
-        "margin": "0.05",
-        "algorithms": "{ppo: {algo: ppo}, impala: {algo: impala}}",
-    } | changes
-    path = folder / "declared.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-    return str(path)
-
-
 def test_the_experiment_file_gives_order_margin_and_missing_cells(tmp_path):
     write(tmp_path, small())
-    summary = summarise(tmp_path, [declare(tmp_path)])
+    file = declare(tmp_path, small(seeds=(1, 2, 3, 4))[::-1], margin=0.05, seeds=[1, 2, 3, 4])
+    summary = summarise(tmp_path, [str(file)])
     systems = list(dict.fromkeys(summary.runs[["algorithm", "profile"]].itertuples(index=False, name=None)))
     assert systems == [("ppo", "cpu-2dev"), ("ppo", "cpu-1dev"), ("impala", "cpu-2dev"), ("impala", "cpu-1dev")]
     assert summary.experiments[0].margin == 0.05
@@ -158,6 +146,29 @@ def test_the_experiment_file_gives_order_margin_and_missing_cells(tmp_path):
     assert summary.pairs["profile_a"].unique().tolist() == ["cpu-2dev"]
     ppo = summary.pairs.set_index("algorithm").loc["ppo"]
     assert ppo["word"].startswith("cannot tell (needs n >= ")
+
+
+def test_runs_that_the_file_no_longer_declares_are_named_and_do_not_count(tmp_path):
+    """Settings and seeds were edited: cells that only old settings have are missing, and others are not pooled."""
+    write(tmp_path, small(systems=1))
+    rerun = small(seeds=(2, 3), systems=1, settings=SMALL | {"learning_rate": 1e-5})
+    write(tmp_path, rerun)
+    with pytest.raises(
+        ValueError, match=r"impala on Breakout-v5, cpu-1dev, seed 2 has 2 records of different settings"
+    ):
+        summarise(tmp_path, ["synthetic"])
+    file = declare(tmp_path, rerun, seeds=[1, 2, 3])
+    summary = summarise(tmp_path, [str(file)])
+    assert summary.runs["seed"].tolist() == [2, 3]
+    assert summary.missing["seed"].tolist() == [1]
+    told = report_tables.left_out(summary).frame[["seed", "state", "reason"]].to_numpy().tolist()
+    why = f"not declared by {file}: other settings or another cell"
+    assert told == [[1, "undeclared", why], [2, "undeclared", why], [1, "missing", "no record"]]
+    old = declare(tmp_path, small(systems=1, settings=SMALL | {"learning_rate": 1.0}))
+    with pytest.raises(
+        ValueError, match=r"no run of synthetic is complete \(they are undeclared; not declared by .*yaml"
+    ):
+        summarise(tmp_path, [str(old)])
 
 
 def test_without_a_file_the_page_says_what_it_cannot_know(tmp_path):
