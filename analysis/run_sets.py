@@ -144,14 +144,18 @@ def fingerprint_identity(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_games(a: RunSet, b: RunSet, games: Sequence[str]) -> list[str]:
-    """The games to compare: those named, a named subset, `shared`, or by default those that both must have."""
-    from analysis.scores import SUBSETS
+    """The games to compare: those named, a named subset, `shared`, or by default those that both must have.
+
+    Raises ValueError for a game that one of them lacks, and for one that stands twice.
+    """
+    from analysis.scores import SUBSETS, check_once
 
     both = sorted(set(a.env_ids) & set(b.env_ids))
     if not both:
         raise ValueError(f"{a.name} and {b.name} have no game in common; found {a.env_ids[0]} and {b.env_ids[0]}")
     if list(games) == ["shared"]:
         return both
+    check_once(games, where="--games")
     wanted = list(SUBSETS[games[0]]) if len(games) == 1 and games[0] in SUBSETS else list(games)
     for one in (a, b):
         expected = wanted or sorted({*a.env_ids, *b.env_ids})
