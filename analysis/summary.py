@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import curves, divergence, records
-from analysis.scores import DEFAULT, TABLES, ScoreTable
+from analysis.scores import DEFAULT, ScoreTable, resolve
 from runners.spec import Experiment, load_experiment
 
 _LAG = re.compile(r"stats/policy_lag_(\d+)")
@@ -73,18 +73,22 @@ class Summary:
 def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT, allow_mixed: bool = False) -> Summary:
     """Everything about the complete runs of `experiments`, each a name or the path of an experiment file.
 
-    Raises ValueError where the runs of a game differ in protocol or budget, unless `allow_mixed`, and as `load` does.
+    `table` is a score table's name, or the path of a CSV file of one's own.
+
+    Raises ValueError for an unknown table, where the runs of a game differ in protocol or budget, unless `allow_mixed`,
+    and as `load` does.
     """
+    scores = resolve(table)
     declared = [find_declared(experiment) for experiment in experiments]
     found = load(results, declared)
     mixed = records.differences(found.runs)
     if mixed and not allow_mixed:
         raise ValueError(f"{mixed[0]}; allowed: one protocol and one budget per game, or ask for mixed runs")
     runs = _declared_order(found.runs, declared)
-    runs, run_curves = _read_runs(runs, TABLES[table])
+    runs, run_curves = _read_runs(runs, scores)
     return Summary(
         experiments=declared,
-        table=TABLES[table],
+        table=scores,
         runs=runs,
         curves=run_curves,
         pairs=compare_profiles(runs, run_curves, _margin(declared)),

@@ -8,6 +8,7 @@ import synthetic
 from synthetic import Cell, cells, declare, write_run
 
 from analysis import report, report_tables, report_words
+from analysis.scores import ATARI57
 from analysis.summary import find_declared, summarise
 
 # One protocol for all games, as a file would have it.
@@ -176,6 +177,18 @@ def test_without_a_file_the_page_says_what_it_cannot_know(tmp_path):
     assert find_declared("synthetic").path is None
     caveats = report_words.caveats(summarise(tmp_path, ["synthetic"]))
     assert any("no file experiments/synthetic.yaml" in sentence for sentence in caveats)
+
+
+def test_a_score_table_of_ones_own_is_taken_by_its_path(tmp_path):
+    write(tmp_path, small(systems=1))
+    table = tmp_path / "mine.csv"
+    rows = pd.DataFrame({"env_id": ATARI57, "random_score": 0.0, "human_score": 10.0})
+    rows.to_csv(table, index=False)
+    summary = summarise(tmp_path, ["synthetic"], table=str(table))
+    assert summary.table.name == "mine"
+    assert summary.runs["hns"].tolist() == (summary.runs["final_score"] / 10).tolist()
+    with pytest.raises(ValueError, match=r"unknown score table 'nine.csv'; allowed: atari57_dqn_zoo, "):
+        summarise(tmp_path, ["synthetic"], table="nine.csv")
 
 
 def test_one_profile_says_nothing_about_hardware(tmp_path):
