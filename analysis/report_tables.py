@@ -177,21 +177,32 @@ def profile_pairs(summary: Summary) -> Table | None:
         }
         for pair in pairs.to_dict("records")
     ]
-    margin = next((experiment.margin for experiment in summary.experiments), None)
     no_floor = (pairs["floor_splits"] == 0).any()
-    unit = "HNS" if "HNS" in pairs["unit"].tolist() else "points"
-    stated = "none declared" if margin is None else f"{margin:g} {unit}"
     return Table(
         name="divergence",
         caption="Learning curves of the second profile against the first: same algorithm, same game.",
         notes=(
-            f"Equivalence margin: {stated}. Area, gap and difference are in HNS, or in points where a game has no HNS.",
+            f"Equivalence margin: {_margins(pairs)}. Area, gap and difference are in HNS, or in points where a game "
+            "has no HNS.",
             "Difference: second minus first, mean over the budget, with the 90 % Welch interval over seeds.",
             *(["A/A floor: cannot be computed where neither profile has 4 seeds, 2 a side."] if no_floor else []),
         ),
         frame=pairs,
         display=pd.DataFrame(described),
     )
+
+
+def _margins(pairs: pd.DataFrame) -> str:
+    """`0.1 HNS`, or each margin with the algorithms that it was used for where experiments differ in theirs."""
+    algorithms: dict[str, list[str]] = {}
+    for (algorithm,), part in records.groups(pairs, ["algorithm"]):
+        used = part.dropna(subset=["margin"]).to_dict("records")  # a margin in HNS is none for a game without HNS
+        unit = "HNS" if used and used[0]["unit"] == "HNS" else "points"
+        stated = f"{used[0]['margin']:g} {unit}" if used else "none declared"
+        algorithms.setdefault(stated, []).append(algorithm)
+    if len(algorithms) == 1:
+        return next(iter(algorithms))
+    return "; ".join(f"{stated} ({', '.join(names)})" for stated, names in algorithms.items())
 
 
 def pairs_by_profiles(summary: Summary) -> Table | None:

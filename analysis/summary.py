@@ -86,13 +86,14 @@ def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT
         raise ValueError(f"{mixed[0]}; allowed: one protocol and one budget per game, or ask for mixed runs")
     runs = _declared_order(found.runs, declared)
     runs, run_curves = _read_runs(runs, scores)
+    margins = {experiment.name: experiment.margin for experiment in declared}
     return Summary(
         experiments=declared,
         table=scores,
         runs=runs,
         curves=run_curves,
-        pairs=compare_profiles(runs, run_curves, _margin(declared)),
-        delays=compare_delays(runs, run_curves, _margin(declared)),
+        pairs=compare_profiles(runs, run_curves, margins),
+        delays=compare_delays(runs, run_curves, margins),
         seedings=compare_seedings(runs),
         lags=policy_lags(runs),
         machines=_machines(runs),
@@ -131,26 +132,27 @@ def load(results: Path, declared: Sequence[Declared]) -> records.Records:
     return found
 
 
-def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
-    """Profile B against profile A of the same algorithm and game, for every pair of profiles.
+def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margins: Mapping[str, float | None]) -> pd.DataFrame:
+    """Profile B against profile A of the same algorithm and game, for every pair of profiles; `margins` by experiment.
 
-    Columns: algorithm, env_id, profile_a, profile_b, unit (HNS, or return where a game has none), seeds_a, seeds_b;
-    those of divergence.Divergence and Verdict; floor_median, floor_largest, floor_splits, floor_seeds_per_side;
-    identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a pair), first_update,
-    first_stage.
+    Columns: algorithm, env_id, profile_a, profile_b, unit (HNS, or return where a game has none), margin (in that
+    unit), seeds_a, seeds_b; those of divergence.Divergence and Verdict; floor_median, floor_largest, floor_splits,
+    floor_seeds_per_side; identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a
+    pair), first_update, first_stage.
     """
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (algorithm, env_id), part in records.groups(runs, ["algorithm", "env_id"]):
         prints = fingerprints(part)
+        by_unit = _by_unit(_margin(part, margins), run_curves)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
             found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
-            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
+            rows.append(row | _comparison(*found, prints[a], prints[b], by_unit))
     return pd.DataFrame(rows)
 
 
-def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
+def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margins: Mapping[str, float | None]) -> pd.DataFrame:
     """Algorithm B against A on the same profile and game, where they differ in their delays alone.
 
     Columns: profile, env_id, algorithm_a, algorithm_b, delays (what differs, as a text) and those of
@@ -164,7 +166,8 @@ def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float |
             row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
             row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
             found = by_cell[a, env_id, profile], by_cell[b, env_id, profile]
-            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
+            by_unit = _by_unit(_margin(part.loc[part["algorithm"].isin([a, b])], margins), run_curves)
+            rows.append(row | _comparison(*found, prints[a], prints[b], by_unit))
     return pd.DataFrame(rows)
 
 
@@ -305,7 +308,7 @@ def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margins: Mapping[str, fl
     found = divergence.divergence(values_a, values_b, env_steps)
     floor = divergence.noise_floor([values_a, values_b], env_steps)
     verdict = divergence.verdict(values_a, values_b, found.area, margins[unit])
-    sizes = {"unit": unit, "seeds_a": len(values_a), "seeds_b": len(values_b)}
+    sizes = {"unit": unit, "margin": margins[unit], "seeds_a": len(values_a), "seeds_b": len(values_b)}
     return sizes | asdict(found) | {f"floor_{key}": value for key, value in asdict(floor).items()} | asdict(verdict)
 
 
@@ -355,7 +358,7 @@ def _by_unit(margin: float | None, run_curves: pd.DataFrame) -> dict[str, float 
     return {"HNS": margin, "return": margin if run_curves["hns"].isna().to_numpy().all() else None}
 
 
-def _margin(declared: Sequence[Declared]) -> float | None:
-    """The experiments' margin, if they agree on one."""
-    margins = {experiment.margin for experiment in declared}
-    return margins.pop() if len(margins) == 1 else None
+def _margin(runs: pd.DataFrame, margins: Mapping[str, float | None]) -> float | None:
+    """The margin of the experiments that the runs are of, if they agree on one."""
+    found = {margins[name] for name in runs["experiment"].unique()}
+    return found.pop() if len(found) == 1 else None

@@ -172,6 +172,24 @@ def test_runs_that_the_file_no_longer_declares_are_named_and_do_not_count(tmp_pa
         summarise(tmp_path, [str(old)])
 
 
+def test_each_experiment_is_judged_by_its_own_margin_and_the_page_says_which(tmp_path):
+    files = []
+    for experiment, declared in (("a", {"margin": 0.1}), ("b", {"margin": 1e9}), ("c", {})):
+        runs = small(seeds=(1, 2, 3, 4), experiment=experiment)[4:8]
+        runs += small(seeds=(1, 2, 3, 4), experiment=experiment)[12:]
+        write(tmp_path, runs)
+        files.append(str(declare(tmp_path, runs, **declared)))
+    summary = summarise(tmp_path, files)
+    words = summary.pairs.set_index("algorithm")["word"]
+    assert words["b/ppo"] == "same"
+    assert words["c/ppo"] == "cannot tell (the experiment declares no margin)"
+    assert words["a/ppo"] not in (words["b/ppo"], words["c/ppo"])
+    note = report_tables.all_tables(summary)["divergence"].notes[0]
+    assert note.startswith("Equivalence margin: 0.1 HNS (a/ppo); 1e+09 HNS (b/ppo); none declared (c/ppo). Area")
+    note = report_tables.all_tables(summarise(tmp_path, files[:1]))["divergence"].notes[0]
+    assert note.startswith("Equivalence margin: 0.1 HNS. Area")
+
+
 def test_without_a_file_the_page_says_what_it_cannot_know(tmp_path):
     write(tmp_path, small(systems=2))
     assert find_declared("synthetic").path is None
