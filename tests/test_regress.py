@@ -113,6 +113,31 @@ def test_an_accepted_file_that_declares_no_experiment_is_named(capsys):
         assert "x.yaml: key 'algorithms' is missing; needed: " in capsys.readouterr().err
 
 
+def test_the_sources_of_all_runs_are_kept_and_told(capsys):
+    write(OLD)
+    write(NEW)
+    files = sorted(OLD.glob("runs/synthetic/*/machine.0.json"))
+    for file, git in zip(files, [{"commit": 40 * "b"}, {"commit": 40 * "a", "dirty": True}, {"commit": 40 * "a"}]):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"git": git}))
+    assert accept() == 0
+    assert accepted.load("synthetic").history[-1]["commits"] == [40 * "a", 40 * "a" + "-dirty", 40 * "b", "unknown"]
+    assert judge() == 0
+    assert f"commit {12 * 'a'}, {12 * 'a'}-dirty, {12 * 'b'}, unknown)" in capsys.readouterr().out
+
+
+def test_a_reference_that_names_one_commit_is_still_told(capsys):
+    write(OLD)
+    write(NEW)
+    accept()
+    file = accepted.FOLDER / "synthetic" / "reference.json"
+    content = json.loads(file.read_text())
+    del content["history"][-1]["commits"]
+    content["history"][-1]["commit"] = 40 * "c"
+    file.write_text(json.dumps(content))
+    assert judge() == 0
+    assert f"commit {12 * 'c'})" in capsys.readouterr().out
+
+
 def test_the_same_bits_are_the_same(capsys):
     write(OLD)
     write(NEW)
