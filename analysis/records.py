@@ -102,7 +102,7 @@ def episodes(run: Run) -> pd.DataFrame:
     if len(frame) and frame["env_steps"].max() > run["planned_env_steps"]:
         raise ValueError(
             f"{run['folder']}/episodes: env_steps reaches {frame['env_steps'].max():,.0f}, the run planned "
-            f"{run['planned_env_steps']:,}; allowed: env steps over all envs (4 frames each) within the plan"
+            f"{run['planned_env_steps']:,}; allowed: env steps over all envs, not frames, within the plan"
         )
     return frame
 
@@ -114,6 +114,12 @@ def final_score(episodes: pd.DataFrame, planned_env_steps: int) -> tuple[float, 
     """
     last = episodes["episode_return"][10 * episodes["env_steps"] > 9 * planned_env_steps]
     return (float(last.mean()) if len(last) else np.nan, len(last))
+
+
+def frames_per_env_step(run: Run) -> int:
+    """Emulator frames of an env step, which the trainer knows of the protocol and wrote with each row: 4 in Atari."""
+    row = read_rows(run["folder"], "metrics", ["env_steps", "frames"]).iloc[-1]
+    return int(row["frames"] // row["env_steps"])
 
 
 def throughput(run: Run) -> float:

@@ -46,7 +46,7 @@ class Declared:
 class Summary:
     """Games, algorithms and profiles are in the order in which the experiment declares them.
 
-    runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second.
+    runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second, frames_per_env_step.
     curves: KEYS, env_steps (right edge of the bin), episodes, episode_return, hns; one row per run and bin.
     pairs: one row per algorithm, game and pair of profiles, see `compare_profiles`.
     delays: one row per profile, game and pair of algorithms that differ in their delays alone, see `compare_delays`.
@@ -130,6 +130,11 @@ def load(results: Path, declared: Sequence[Declared]) -> records.Records:
             f"{results}/runs: no run of {', '.join(names)} is complete ({said}); `cleanba status` says why"
         )
     return found
+
+
+def frames_per_env_step(runs: pd.DataFrame, env_id: str) -> int:
+    """Emulator frames of an env step of a game, which all its runs share."""
+    return int(runs.loc[runs["env_id"] == env_id, "frames_per_env_step"].max())
 
 
 def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margins: Mapping[str, float | None]) -> pd.DataFrame:
@@ -246,6 +251,10 @@ def _read_runs(runs: pd.DataFrame, table: ScoreTable) -> tuple[pd.DataFrame, pd.
     budgets = {str(env_id): int(part["total_env_steps"].max()) for env_id, part in runs.groupby("env_id")}
     read = records.map_runs(runs, lambda run: _read_run(run, budgets[run["env_id"]]))
     runs = pd.concat([runs, pd.DataFrame([result for result, _ in read], index=runs.index)], axis=1)
+    # One read per algorithm: its settings, so its protocol too, are those of all its runs.
+    first = runs.drop_duplicates("algorithm")
+    frames = dict(zip(first["algorithm"], records.map_runs(first, records.frames_per_env_step), strict=True))
+    runs["frames_per_env_step"] = [frames[algorithm] for algorithm in runs["algorithm"]]
     num_bins = {
         str(env_id): curves.choose_num_bins(int(part["episodes"].min())) for env_id, part in runs.groupby("env_id")
     }

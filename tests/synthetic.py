@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 
 from analysis.scores import ATARI57, DEFAULT, TABLES
+from cleanba.envs import frames_per_env_step
 from runners.profiles import Profile
 from runners.spec import RunSpec, resolve
 
@@ -106,7 +107,7 @@ def metrics(cell: Cell) -> pd.DataFrame:
         for name in ("losses/loss", "losses/policy_loss", "losses/value_loss", "losses/entropy", "stats/gradient_norm")
     }
     return rows.assign(
-        frames=4 * rows["env_steps"],
+        frames=frames_per_env_step(cell.config.protocol) * rows["env_steps"],
         actor_policy_version=rows["update"] - 1 - lag,
         policy_lag=lag,
         learning_rate=6e-4 * (1 - (rows["update"] - 1) / len(rows)),

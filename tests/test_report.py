@@ -7,9 +7,9 @@ import pytest
 import synthetic
 from synthetic import Cell, cells, declare, write_run
 
-from analysis import report, report_tables, report_words
+from analysis import curve_figures, curves, report, report_tables, report_words
 from analysis.scores import ATARI57
-from analysis.summary import find_declared, summarise
+from analysis.summary import find_declared, frames_per_env_step, summarise
 
 # One protocol for all games, as a file would have it.
 SMALL = {"num_envs": 64, "fingerprint_every_updates": 1, "protocol": "machado2018"}
@@ -207,6 +207,30 @@ def test_a_score_table_of_ones_own_is_taken_by_its_path(tmp_path):
     assert summary.runs["hns"].tolist() == (summary.runs["final_score"] / 10).tolist()
     with pytest.raises(ValueError, match=r"unknown score table 'nine.csv'; allowed: atari57_dqn_zoo, "):
         summarise(tmp_path, ["synthetic"], table="nine.csv")
+
+
+def test_frames_are_those_of_the_protocol(tmp_path):
+    write(tmp_path, small(systems=1))
+    cartpole = SMALL | {"protocol": "classic_control"}
+    write(tmp_path, small(("CartPole-v1",), systems=1, experiment="cartpole", settings=cartpole))
+    for names, frames, words in (
+        (["synthetic"], ["160,000"], "4 frames"),
+        (["cartpole"], ["40,000"], ""),
+        (["synthetic", "cartpole"], ["40,000", "160,000"], "4 frames under machado2018"),
+    ):
+        summary = summarise(tmp_path, names)
+        table = report_tables.what_ran(summary)
+        assert table.frame["frames"].tolist() == frames
+        after = f", {words}" if words else ""
+        assert table.notes[0].startswith(f"The budget is per run{words and f'; an env step is {words}'}. Runs: ")
+        assert dict(report_words.definitions(summary))["env step"].startswith(f"one agent step of one game{after}; env")
+        assert f"one agent step of one game{after}. Runs" in report_tables.throughput(summary).notes[0]
+    drawn = curves.over_seeds(summary.curves)
+    styles = curve_figures.line_styles([(name, "cpu-1dev") for name in ("cartpole/impala", "synthetic/impala")])
+    for env_id, label in (("Breakout-v5", "env steps (4 frames each)"), ("CartPole-v1", "env steps")):
+        frames = frames_per_env_step(summary.runs, env_id)
+        figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table, frames)
+        assert figure.axes[0].get_xlabel() == label
 
 
 def test_one_profile_says_nothing_about_hardware(tmp_path):
