@@ -35,7 +35,7 @@ class Reference:
     """`runs`: CELL, run_id, budget, final_score, rows, env_steps_per_second, machine (index into `machines`)."""
 
     experiment: str
-    history: list[dict[str, Any]]  # why, accepted_at, commit; the last is in force
+    history: list[dict[str, Any]]  # why, accepted_at, commits (`commit` in older ones); the last is in force
     margin: float | None
     specs: dict[tuple, dict[str, Any]]  # CELL -> stored spec
     machines: list[dict[str, Any]]
@@ -61,13 +61,14 @@ def accept(experiment: str, why: str, results: Path, folder: Path = FOLDER, *, r
     runs = pd.concat([_run_rows(one) for one in sets.values()], ignore_index=True)
     _refuse_missing(declared, runs)
     machines: list[dict[str, Any]] = []
-    indices = [_index_of(machines, records.machines({"folder": path})[0]) for path in runs["folder"]]
+    starts = [records.machines({"folder": path}) for path in runs["folder"]]
+    indices = [_index_of(machines, first) for first, *_ in starts]
+    commits = sorted({commit(facts) for of_run in starts for facts in of_run})
     folders = {tuple(run[key] for key in CELL): run["folder"] for run in runs.to_dict("records")}
-    commit = records.machines({"folder": runs["folder"].iloc[0]})[0].get("git", {}).get("commit")
     content = {
         "schema": SCHEMA,
         "experiment": declared.name,
-        "history": [*history, {"why": why, "accepted_at": now(), "commit": commit}],
+        "history": [*history, {"why": why, "accepted_at": now(), "commits": commits}],
         "margin": declared.margin,
         "machines": machines,
         "specs": [read_spec(path).to_json() for path in folders.values()],
@@ -88,12 +89,10 @@ def accept(experiment: str, why: str, results: Path, folder: Path = FOLDER, *, r
 
 def own_sets(results: Path, experiment: str) -> dict[System, RunSet]:
     """The complete runs of our own by system. Raises ValueError where there is none."""
-    name = summary.find_declared(experiment).name
-    runs = records.load(results, [name]).runs
-    if runs.empty:
-        raise ValueError(f"{results / 'runs' / name}: no run is complete; `cleanba status` says why")
+    declared = summary.find_declared(experiment)
+    runs = summary.load(results, [declared]).runs
     return {
-        (a, p): run_sets.own(results, name, algorithm=a, profile=p, name=f"{name}:{a}@{p}")
+        (a, p): run_sets.own(results, experiment, algorithm=a, profile=p, name=f"{declared.name}:{a}@{p}")
         for a, p in runs[records.SYSTEM].drop_duplicates().to_numpy()
     }
 
@@ -126,6 +125,12 @@ def load(experiment: str, folder: Path = FOLDER) -> Reference:
         runs=runs,
         sets={system: _set(experiment, system, content["margin"], specs, *frames) for system, frames in of.items()},
     )
+
+
+def commit(facts: Mapping[str, Any]) -> str:
+    """The source that a start of a run was of, with `-dirty` where files differed from the commit."""
+    git = facts.get("git") or {}
+    return f"{git.get('commit') or 'unknown'}{'-dirty' if git.get('dirty') else ''}"
 
 
 def machine_kind(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,11 +26,11 @@ from analysis.bootstrap import (
     replicates,
     stream_keys,
 )
+from analysis.curve_tests import MOST_ENUMERATED
 from analysis.matrix import ScoreMatrix, same_games
 
 OVERALL = "all games"
 
-_MOST_ENUMERATED = 20_000  # relabelings of one game: all of them up to 8 seeds a side (12,870), a sample beyond
 _ROUNDING = 1e-9  # two relabelings whose statistics differ by less, relative to the scores, are the same
 
 
@@ -215,7 +215,7 @@ def _permutation_test(
     observed = statistics.AGGREGATES[name](x.scores) - statistics.AGGREGATES[name](y.scores)
     tolerance = _ROUNDING * max(np.abs(runs_x).max(), np.abs(runs_y).max())
     relabelings = math.prod(_relabelings(n, m, paired) for n, m in zip(_sizes(x), _sizes(y), strict=True))
-    if x.num_games == 1 and name == "mean" and relabelings <= _MOST_ENUMERATED:
+    if x.num_games == 1 and name == "mean" and relabelings <= MOST_ENUMERATED:
         null, itself = _enumerated(runs_x, runs_y, paired), 0
     else:
         null, itself = _relabeled(x, y, name, paired, resampling), 1  # what was observed is a relabeling too

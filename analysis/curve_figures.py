@@ -37,7 +37,9 @@ def line_styles(systems: Sequence[System]) -> dict[System, dict[str, Any]]:
     }
 
 
-def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, dict], table: ScoreTable) -> Figure:
+def learning_curves(
+    curves: pd.DataFrame, env_id: str, styles: Mapping[System, dict], table: ScoreTable, frames_per_env_step: int
+) -> Figure:
     """One game of `curves.over_seeds`: mean lines with bands; raw return left, HNS right where the game has one."""
     part = curves.loc[curves["env_id"] == env_id]
     drawn = {system: part.loc[(part["algorithm"] == system[0]) & (part["profile"] == system[1])] for system in styles}
@@ -50,7 +52,7 @@ def learning_curves(curves: pd.DataFrame, env_id: str, styles: Mapping[System, d
             draw_mean_and_band(axes, rows, " on ".join(system), styles[system])
         axes.set_title(f"{env_id} (n = {seeds_label(part)})", loc="left", fontsize=9)
         axes.set(
-            xlabel="env steps (4 frames each)",
+            xlabel="env steps" + (f" ({frames_per_env_step} frames each)" if frames_per_env_step > 1 else ""),
             ylabel="episode return (points)",
             xlim=(0, float(part["env_steps"].max())),
         )

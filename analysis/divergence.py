@@ -140,8 +140,9 @@ def verdict(a: np.ndarray, b: np.ndarray, area: float, margin: float | None) -> 
     if margin is None:
         word = "cannot tell (the experiment declares no margin)"
     else:
-        needed = _seeds_needed(means_a, means_b, margin)
-        enough = min(len(means_a), len(means_b)) >= SEEDS_FOR_A_VERDICT
+        fewest = min(len(means_a), len(means_b))
+        needed = max(fewest + 1, _seeds_needed(means_a, means_b, margin))  # those that are there did not suffice
+        enough = fewest >= SEEDS_FOR_A_VERDICT
         word = judge(low, high, area, margin, needed) if enough else cannot_tell(max(SEEDS_FOR_A_VERDICT, needed))
     return Verdict(word=word, difference=difference, low=low, high=high)
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from analysis import curve_figures, curves, figures, records, report_tables, report_words, wall_clock
 from analysis.report_tables import Table
-from analysis.summary import Summary, summarise
+from analysis.summary import Summary, frames_per_env_step, summarise
 from analysis.tables import MISSING
 from runners.record import read_status
 
@@ -126,7 +126,10 @@ def _learning_curves(summary: Summary) -> Shown:
     drawn = curves.over_seeds(summary.curves)
     systems = summary.runs[records.SYSTEM].drop_duplicates().itertuples(index=False, name=None)
     styles, games = curve_figures.line_styles(list(systems)), summary.runs["env_id"].unique()
-    made = [curve_figures.learning_curves(drawn, env_id, styles, summary.table) for env_id in games]
+    frames = [frames_per_env_step(summary.runs, env_id) for env_id in games]
+    made = [
+        curve_figures.learning_curves(drawn, env_id, styles, summary.table, frames[i]) for i, env_id in enumerate(games)
+    ]
     return Shown("\n".join(picture(figure).html for figure in made))
 
 

@@ -1,6 +1,7 @@
 """The records of an experiment's runs as tidy frames: one row per run, and the rows that the runs wrote.
 
-A run counts when its record is complete; every other run is listed by name with what is the matter with it.
+A run counts when its record is complete and, where the experiment's file is there, when the file declares it as it is;
+every other run is listed by name with what is the matter with it.
 """
 
 import json
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from runners.record import read_rows, read_spec, read_status
-from runners.spec import SCHEMA
+from runners.spec import SCHEMA, Experiment
 
 Run = Mapping[Hashable, Any]  # one row of `Records.runs`
 
@@ -24,6 +25,7 @@ CELL = ["experiment", "algorithm", "env_id", "profile", "seed"]
 SETTINGS = ["schedule", "network", "protocol", "total_env_steps"]  # those that every algorithm has and a page names
 # Settings that change when things happen, and under a schedule with a rule nothing else.
 TIMING = ("actor_delay_seconds", "learner_delay_seconds", "delay_kind")
+UNDECLARED = "undeclared"  # state of a run that the experiment's file does not declare, or with other settings
 FINAL_SCORE = "mean raw return of the episodes that ended in the last 10 % of the run's planned env steps, per seed"
 
 
@@ -35,18 +37,32 @@ class Records:
     left_out: pd.DataFrame
 
 
-def load(results: Path, experiments: Sequence[str], *, incomplete: bool = False) -> Records:
+def load(
+    results: Path,
+    experiments: Sequence[str],
+    *,
+    incomplete: bool = False,
+    files: Mapping[Path, Experiment] | None = None,
+) -> Records:
     """The runs under results/runs/<experiment>/. With `incomplete`, unfinished runs count as far as they went.
 
-    Raises ValueError for an experiment without records, an unknown schema, and two records of one cell.
+    `files` are experiment files by their path: of their experiments no run counts that they do not declare.
+
+    Raises ValueError for an experiment without records, an unknown schema, two records of one cell, and runs of one
+    experiment and algorithm whose settings differ.
     """
     found = pd.DataFrame([row for experiment in experiments for row in _experiment_rows(results, experiment)])
+    for path, experiment in (files or {}).items():
+        declared = [cell.run_id for cell in experiment.cells]  # what the runs mean: never the cell alone
+        others = (found["experiment"] == experiment.name) & ~found["run_id"].isin(declared)
+        found.loc[others, ["state", "reason"]] = UNDECLARED, f"not declared by {path}: other settings or another cell"
     if len(experiments) > 1:  # a label means what its own experiment says it means
         found = label_algorithms(found)
     found = found.sort_values(KEYS, ignore_index=True)
-    counts = (found["state"] == "complete") | incomplete
+    counts = (found["state"] == "complete") | (incomplete & (found["state"] != UNDECLARED))
     runs = found.loc[counts].reset_index(drop=True)
     _refuse_duplicates(runs)
+    _refuse_other_settings(runs)
     return Records(runs=runs, left_out=found.loc[~counts, [*KEYS, "state", "reason"]].reset_index(drop=True))
 
 
@@ -86,7 +102,7 @@ def episodes(run: Run) -> pd.DataFrame:
     if len(frame) and frame["env_steps"].max() > run["planned_env_steps"]:
         raise ValueError(
             f"{run['folder']}/episodes: env_steps reaches {frame['env_steps'].max():,.0f}, the run planned "
-            f"{run['planned_env_steps']:,}; allowed: env steps over all envs (4 frames each) within the plan"
+            f"{run['planned_env_steps']:,}; allowed: env steps over all envs, not frames, within the plan"
         )
     return frame
 
@@ -98,6 +114,12 @@ def final_score(episodes: pd.DataFrame, planned_env_steps: int) -> tuple[float, 
     """
     last = episodes["episode_return"][10 * episodes["env_steps"] > 9 * planned_env_steps]
     return (float(last.mean()) if len(last) else np.nan, len(last))
+
+
+def frames_per_env_step(run: Run) -> int:
+    """Emulator frames of an env step, which the trainer knows of the protocol and wrote with each row: 4 in Atari."""
+    row = read_rows(run["folder"], "metrics", ["env_steps", "frames"]).iloc[-1]
+    return int(row["frames"] // row["env_steps"])
 
 
 def throughput(run: Run) -> float:
@@ -196,6 +218,24 @@ def _refuse_duplicates(runs: pd.DataFrame) -> None:
         raise ValueError(
             f"{first['algorithm']} on {first['env_id']}, {first['profile']}, seed {first['seed']} has {len(folders)} "
             f"records of different settings: {', '.join(map(str, folders))}; allowed: one (move the others away)"
+        )
+
+
+def _refuse_other_settings(runs: pd.DataFrame) -> None:
+    """An algorithm is its settings: seeds or games that were run before and after an edit are of two algorithms."""
+    for (experiment, algorithm), part in groups(runs, ["experiment", "algorithm"]):
+        first, *others = ((run, {"algo": run["algo"]} | run["settings"]) for run in part.to_dict("records"))
+        other = next((pair for pair in others if pair[1] != first[1]), None)
+        if other is None:
+            continue
+        values = {
+            name: (first[1].get(name, "not stated"), other[1].get(name, "not stated")) for name in first[1] | other[1]
+        }
+        name, (a, b) = next((name, pair) for name, pair in values.items() if pair[0] != pair[1])
+        a_run, b_run = (f"{run['env_id']}, seed {run['seed']}, run {run['run_id']}" for run in (first[0], other[0]))
+        raise ValueError(
+            f"experiment {experiment}: {algorithm} has runs of different settings: {name} is {a} ({a_run}) and {b} "
+            f"({b_run}); allowed: one value (move the others away, or give them a label of their own)"
         )
 
 

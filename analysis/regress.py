@@ -113,7 +113,7 @@ def regress(
         comparisons=comparisons,
         throughput=pd.DataFrame([_throughput(reference, s, matched[s], starts[s]) for s in matched]),
         settings=_settings(reference, matched),
-        commits=sorted({_commit(fact) for fact in facts}),
+        commits=sorted({accepted.commit(fact) for fact in facts}),
         notes=_notes(reference, sets),
     )
 
@@ -239,11 +239,6 @@ def _different(before: Mapping, now: Mapping, prefix: str = "") -> dict[str, tup
     names = list(dict.fromkeys([*before, *now]))
     pairs = {name: (before.get(name, "not stated"), now.get(name, "not stated")) for name in names}
     return {prefix + name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _commit(facts: Mapping) -> str:
-    git = facts.get("git") or {}
-    return f"{git.get('commit') or 'unknown'}{'-dirty' if git.get('dirty') else ''}"
 
 
 def _notes(reference: Reference, sets: Mapping[System, RunSet]) -> list[str]:

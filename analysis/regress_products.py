@@ -145,7 +145,9 @@ def _setting_words(row: Mapping[Any, Any]) -> str:
 
 def _why(found: Regression) -> str:
     last = found.reference.history[-1]
-    return f"{last['why']} ({last['accepted_at'][:10]}, commit {(last['commit'] or 'unknown')[:12]})"
+    commits = last["commits"] if "commits" in last else [last["commit"] or "unknown"]  # older ones have their first
+    named = [commit[:12] + dirty for commit, dirty, _ in (text.partition("-dirty") for text in commits)]
+    return f"{last['why']} ({last['accepted_at'][:10]}, commit {', '.join(named)})"
 
 
 _WORDS = {SAME: "passed", WORSE: "worse", CANNOT_TELL: "cannot tell"}

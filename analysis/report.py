@@ -11,7 +11,7 @@ from analysis import curve_figures, curves, figure_style, figures, report_tables
 from analysis.records import SYSTEM
 from analysis.report_tables import Table
 from analysis.scores import DEFAULT
-from analysis.summary import Summary, summarise
+from analysis.summary import Summary, frames_per_env_step, summarise
 
 TEMPLATES = Path(__file__).parent / "templates"
 LAGS = "policy_lags"
@@ -56,7 +56,9 @@ def write_figures(summary: Summary, folder: Path, aggregates: Table | None = Non
     styles = curve_figures.line_styles(systems)
     paths = {}
     for env_id in summary.runs["env_id"].unique():
-        figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table)
+        figure = curve_figures.learning_curves(
+            drawn, env_id, styles, summary.table, frames_per_env_step(summary.runs, env_id)
+        )
         _, paths[env_id] = figure_style.save(figure, folder / f"curves_{env_id}")
     if len(summary.lags):
         figure_style.save(curve_figures.lag_histogram(summary.lags, styles), folder / LAGS)

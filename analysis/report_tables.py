@@ -65,7 +65,7 @@ def what_ran(summary: Summary) -> Table:
                 "games": part["env_id"].nunique(),
                 "seeds": _listed(part["seed"]),
                 "env_steps": _listed(part["total_env_steps"].map("{:,}".format)),
-                "frames": _listed((4 * part["total_env_steps"]).map("{:,}".format)),
+                "frames": _listed((part["frames_per_env_step"] * part["total_env_steps"]).map("{:,}".format)),
             }
         )
     frame = pd.DataFrame(rows)
@@ -74,9 +74,22 @@ def what_ran(summary: Summary) -> Table:
         name="systems",
         caption="What ran. A system is an algorithm on a hardware profile.",
         frame=frame,
-        notes=("The budget is per run; an env step is 4 frames. Runs: the complete ones, which alone count.",),
+        notes=(
+            f"The budget is per run{frames_words(summary, '; an env step is ')}. Runs: the complete ones, which alone "
+            "count.",
+        ),
         display=display,
     )
+
+
+def frames_words(summary: Summary, before: str) -> str:
+    """`before` and how many frames an env step is, and under which protocols where others have no frames; or nothing
+    where none has."""
+    runs = summary.runs.loc[summary.runs["frames_per_env_step"] > 1]
+    if runs.empty:
+        return ""
+    under = "" if len(runs) == len(summary.runs) else f" under {_listed(runs['protocol'])}"
+    return f"{before}{_listed(runs['frames_per_env_step'])} frames{under}"
 
 
 def final_scores(summary: Summary) -> Table:
@@ -156,7 +169,8 @@ def throughput(summary: Summary) -> Table:
         caption="Throughput in env steps per second (SPS), over runs.",
         notes=(
             "From the end of a run's first update to the end of its last, so without compilation; an env step is one "
-            "agent step of one game (4 frames). Runs that shared a machine at the time slowed each other down.",
+            f"agent step of one game{frames_words(summary, ', ')}. Runs that shared a machine at the time slowed each "
+            "other down.",
         ),
         frame=frame,
         display=display,
@@ -177,21 +191,32 @@ def profile_pairs(summary: Summary) -> Table | None:
         }
         for pair in pairs.to_dict("records")
     ]
-    margin = next((experiment.margin for experiment in summary.experiments), None)
     no_floor = (pairs["floor_splits"] == 0).any()
-    unit = "HNS" if "HNS" in pairs["unit"].tolist() else "points"
-    stated = "none declared" if margin is None else f"{margin:g} {unit}"
     return Table(
         name="divergence",
         caption="Learning curves of the second profile against the first: same algorithm, same game.",
         notes=(
-            f"Equivalence margin: {stated}. Area, gap and difference are in HNS, or in points where a game has no HNS.",
+            f"Equivalence margin: {_margins(pairs)}. Area, gap and difference are in HNS, or in points where a game "
+            "has no HNS.",
             "Difference: second minus first, mean over the budget, with the 90 % Welch interval over seeds.",
             *(["A/A floor: cannot be computed where neither profile has 4 seeds, 2 a side."] if no_floor else []),
         ),
         frame=pairs,
         display=pd.DataFrame(described),
     )
+
+
+def _margins(pairs: pd.DataFrame) -> str:
+    """`0.1 HNS`, or each margin with the algorithms that it was used for where experiments differ in theirs."""
+    algorithms: dict[str, list[str]] = {}
+    for (algorithm,), part in records.groups(pairs, ["algorithm"]):
+        used = part.dropna(subset=["margin"]).to_dict("records")  # a margin in HNS is none for a game without HNS
+        unit = "HNS" if used and used[0]["unit"] == "HNS" else "points"
+        stated = f"{used[0]['margin']:g} {unit}" if used else "none declared"
+        algorithms.setdefault(stated, []).append(algorithm)
+    if len(algorithms) == 1:
+        return next(iter(algorithms))
+    return "; ".join(f"{stated} ({', '.join(names)})" for stated, names in algorithms.items())
 
 
 def pairs_by_profiles(summary: Summary) -> Table | None:

@@ -23,7 +23,11 @@ def definitions(summary: Summary) -> list[tuple[str, str]]:
     """(term, meaning) of everything the page shows, with the values that this report used."""
     runs, table = summary.runs, summary.table
     return [
-        ("env step", "one agent step of one game, 4 frames; env steps count over all envs of a run."),
+        (
+            "env step",
+            f"one agent step of one game{report_tables.frames_words(summary, ', ')}; env steps count over all envs of "
+            "a run.",
+        ),
         ("system", "an algorithm on a hardware profile."),
         ("final score", f"{records.FINAL_SCORE}. A run without such an episode has none."),
         ("HNS", f"human-normalised score, (return - random) / (human - random). Table: {table.label}."),

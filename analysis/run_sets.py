@@ -98,14 +98,16 @@ def find(stated: str, results: Path) -> RunSet:
 
 
 def own(results: Path, experiment: str, *, algorithm: str, profile: str, name: str) -> RunSet:
-    """The complete runs of our own of one system; empty `algorithm` or `profile`: there is only one."""
-    found = records.load(results, [experiment])
+    """The complete runs of our own of one system; empty `algorithm` or `profile`: there is only one.
+
+    `experiment` is a name or the path of an experiment file, which says which runs are its own.
+    """
+    declared = summary.find_declared(experiment)
+    found = summary.load(results, [declared])
     runs = found.runs
-    if runs.empty:
-        raise ValueError(f"{results / 'runs' / experiment}: no run is complete; `cleanba status` says why")
     systems = sorted({(a, p) for a, p in runs[records.SYSTEM].to_numpy()})
     chosen = [s for s in systems if algorithm in ("", s[0]) and profile in ("", s[1])]
-    _one(chosen, name, [f"{experiment}:{a}@{p}" for a, p in (chosen or systems)])
+    _one(chosen, name, [f"{declared.name}:{a}@{p}" for a, p in (chosen or systems)])
     (algorithm, profile) = chosen[0]
     runs = of_system(runs, algorithm, profile).reset_index(drop=True)
     read = records.map_runs(runs, _read_own)
@@ -126,7 +128,7 @@ def own(results: Path, experiment: str, *, algorithm: str, profile: str, name: s
         points={key: points for key, (_, points, _) in zip(keys, read, strict=True)},
         fingerprints={key: prints for key, (_, _, prints) in zip(keys, read, strict=True) if len(prints)},
         identity=fingerprint_identity(read_spec(runs["folder"].iloc[0]).to_json()),
-        margin=summary.find_declared(experiment).margin,
+        margin=declared.margin,
         notes=tuple(
             f"{name}: {run['env_id']} seed {run['seed']} is {run['state']} and does not count ({run['reason']})"
             for run in left_out.to_dict("records")
@@ -142,14 +144,18 @@ def fingerprint_identity(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_games(a: RunSet, b: RunSet, games: Sequence[str]) -> list[str]:
-    """The games to compare: those named, a named subset, `shared`, or by default those that both must have."""
-    from analysis.scores import SUBSETS
+    """The games to compare: those named, a named subset, `shared`, or by default those that both must have.
+
+    Raises ValueError for a game that one of them lacks, and for one that stands twice.
+    """
+    from analysis.scores import SUBSETS, check_once
 
     both = sorted(set(a.env_ids) & set(b.env_ids))
     if not both:
         raise ValueError(f"{a.name} and {b.name} have no game in common; found {a.env_ids[0]} and {b.env_ids[0]}")
     if list(games) == ["shared"]:
         return both
+    check_once(games, where="--games")
     wanted = list(SUBSETS[games[0]]) if len(games) == 1 and games[0] in SUBSETS else list(games)
     for one in (a, b):
         expected = wanted or sorted({*a.env_ids, *b.env_ids})

@@ -87,9 +87,14 @@ def subset(games: str | Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f"unknown subset {games!r}; allowed: {', '.join(SUBSETS)} or a list of games")
         return SUBSETS[games]
     check_games(games, where="subset")
-    if twice := sorted({game for game in games if list(games).count(game) > 1}):
-        raise ValueError(f"subset names {', '.join(twice)} more than once; allowed: each game once")
+    check_once(games, where="subset")
     return tuple(sorted(games))
+
+
+def check_once(games: Sequence[str], *, where: str) -> None:
+    """Raises ValueError naming the games that stand more than once: their runs would count as often."""
+    if twice := sorted({game for game in games if list(games).count(game) > 1}):
+        raise ValueError(f"{where} names {', '.join(twice)} more than once; allowed: each game once")
 
 
 def diff(table: ScoreTable, reference: ScoreTable) -> list[Cell]:

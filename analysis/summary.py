@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -13,27 +14,39 @@ import numpy as np
 import pandas as pd
 
 from analysis import curves, divergence, records
-from analysis.scores import DEFAULT, TABLES, ScoreTable
-from runners.declarations import load_mapping
+from analysis.scores import DEFAULT, ScoreTable, resolve
+from runners.spec import Experiment, load_experiment
 
 _LAG = re.compile(r"stats/policy_lag_(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What an experiment's file states and its records do not; `path` and `cells` are None where there is no file."""
+    """What an experiment's file states and its records do not; `path` and `file` are None where there is no file."""
 
     name: str
     path: Path | None = None
-    margin: float | None = None  # within which two learning curves count as equivalent, in HNS (see runners.spec)
-    cells: pd.DataFrame | None = None  # records.CELL of every declared run, in the order of the file
+    file: Experiment | None = None
+
+    @property
+    def margin(self) -> float | None:
+        """Within which two learning curves count as equivalent, in HNS (see runners.spec)."""
+        return self.file.margin if self.file else None
+
+    @cached_property
+    def cells(self) -> pd.DataFrame | None:
+        """records.CELL of every declared run, in the order of the file."""
+        if self.file is None:
+            return None
+        rows = [(run.experiment, run.algorithm, run.env_id, run.profile.name, run.seed) for run in self.file.cells]
+        return pd.MultiIndex.from_tuples(rows, names=records.CELL).to_frame(index=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """Games, algorithms and profiles are in the order in which the experiment declares them.
 
-    runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second.
+    runs: those of `records` with episodes, final_score, final_episodes, hns, env_steps_per_second, frames_per_env_step.
     curves: KEYS, env_steps (right edge of the bin), episodes, episode_return, hns; one row per run and bin.
     pairs: one row per algorithm, game and pair of profiles, see `compare_profiles`.
     delays: one row per profile, game and pair of algorithms that differ in their delays alone, see `compare_delays`.
@@ -60,26 +73,27 @@ class Summary:
 def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT, allow_mixed: bool = False) -> Summary:
     """Everything about the complete runs of `experiments`, each a name or the path of an experiment file.
 
-    Raises ValueError where the runs of a game differ in protocol or budget, unless `allow_mixed`, and where none is
-    complete.
+    `table` is a score table's name, or the path of a CSV file of one's own.
+
+    Raises ValueError for an unknown table, where the runs of a game differ in protocol or budget, unless `allow_mixed`,
+    and as `load` does.
     """
+    scores = resolve(table)
     declared = [find_declared(experiment) for experiment in experiments]
-    found = records.load(results, [experiment.name for experiment in declared])
-    if found.runs.empty:
-        states = ", ".join(found.left_out["state"].value_counts().index)
-        raise ValueError(f"{results}/runs: no run of {', '.join(experiments)} is complete (they are {states})")
+    found = load(results, declared)
     mixed = records.differences(found.runs)
     if mixed and not allow_mixed:
         raise ValueError(f"{mixed[0]}; allowed: one protocol and one budget per game, or ask for mixed runs")
     runs = _declared_order(found.runs, declared)
-    runs, run_curves = _read_runs(runs, TABLES[table])
+    runs, run_curves = _read_runs(runs, scores)
+    margins = {experiment.name: experiment.margin for experiment in declared}
     return Summary(
         experiments=declared,
-        table=TABLES[table],
+        table=scores,
         runs=runs,
         curves=run_curves,
-        pairs=compare_profiles(runs, run_curves, _margin(declared)),
-        delays=compare_delays(runs, run_curves, _margin(declared)),
+        pairs=compare_profiles(runs, run_curves, margins),
+        delays=compare_delays(runs, run_curves, margins),
         seedings=compare_seedings(runs),
         lags=policy_lags(runs),
         machines=_machines(runs),
@@ -90,37 +104,60 @@ def summarise(results: Path, experiments: Sequence[str], *, table: str = DEFAULT
 
 
 def find_declared(experiment: str) -> Declared:
-    """From the file that `experiment` is the path of, or else from experiments/<name>.yaml where there is one."""
+    """From the file that `experiment` is the path of, or else from experiments/<name>.yaml where there is one.
+
+    Raises ValueError for a file that declares no experiment.
+    """
     is_path = experiment.endswith((".yaml", ".yml"))
     path = Path(experiment) if is_path else Path("experiments") / f"{experiment}.yaml"
     if not is_path and not path.exists():
         return Declared(name=experiment)
-    content = load_mapping(path)
-    levels = [[content["name"]], *(list(content[key]) for key in ("algorithms", "env_ids", "profiles", "seeds"))]
-    cells = pd.MultiIndex.from_product(levels, names=records.CELL).to_frame(index=False)
-    return Declared(name=content["name"], path=path, margin=content.get("margin"), cells=cells)
+    file = load_experiment(path)
+    return Declared(name=file.name, path=path, file=file)
 
 
-def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
-    """Profile B against profile A of the same algorithm and game, for every pair of profiles.
+def load(results: Path, declared: Sequence[Declared]) -> records.Records:
+    """The runs that count, of those that the experiments' files declare. Raises ValueError as records.load does, and
+    where there is none."""
+    names = [experiment.name for experiment in declared]
+    files = {experiment.path: experiment.file for experiment in declared if experiment.path and experiment.file}
+    found = records.load(results, names, files=files)
+    if found.runs.empty:
+        states = ", ".join(found.left_out["state"].value_counts().index)
+        reasons = found.left_out.loc[found.left_out["state"] == records.UNDECLARED, "reason"].unique()
+        said = "; ".join([f"they are {states}", *reasons])
+        raise ValueError(
+            f"{results}/runs: no run of {', '.join(names)} is complete ({said}); `cleanba status` says why"
+        )
+    return found
 
-    Columns: algorithm, env_id, profile_a, profile_b, unit (HNS, or return where a game has none), seeds_a, seeds_b;
-    those of divergence.Divergence and Verdict; floor_median, floor_largest, floor_splits, floor_seeds_per_side;
-    identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a pair), first_update,
-    first_stage.
+
+def frames_per_env_step(runs: pd.DataFrame, env_id: str) -> int:
+    """Emulator frames of an env step of a game, which all its runs share."""
+    return int(runs.loc[runs["env_id"] == env_id, "frames_per_env_step"].max())
+
+
+def compare_profiles(runs: pd.DataFrame, run_curves: pd.DataFrame, margins: Mapping[str, float | None]) -> pd.DataFrame:
+    """Profile B against profile A of the same algorithm and game, for every pair of profiles; `margins` by experiment.
+
+    Columns: algorithm, env_id, profile_a, profile_b, unit (HNS, or return where a game has none), margin (in that
+    unit), seeds_a, seeds_b; those of divergence.Divergence and Verdict; floor_median, floor_largest, floor_splits,
+    floor_seeds_per_side; identical (None: cannot tell), run_pairs, identical_run_pairs, updates_compared (fewest of a
+    pair), first_update, first_stage.
     """
     by_cell = dict(records.groups(run_curves, ["algorithm", "env_id", "profile"]))
     rows = []
     for (algorithm, env_id), part in records.groups(runs, ["algorithm", "env_id"]):
         prints = fingerprints(part)
+        by_unit = _by_unit(_margin(part, margins), run_curves)
         for a, b in combinations(part["profile"].unique(), 2):
             row = {"algorithm": algorithm, "env_id": env_id, "profile_a": a, "profile_b": b}
             found = by_cell[algorithm, env_id, a], by_cell[algorithm, env_id, b]
-            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
+            rows.append(row | _comparison(*found, prints[a], prints[b], by_unit))
     return pd.DataFrame(rows)
 
 
-def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float | None) -> pd.DataFrame:
+def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margins: Mapping[str, float | None]) -> pd.DataFrame:
     """Algorithm B against A on the same profile and game, where they differ in their delays alone.
 
     Columns: profile, env_id, algorithm_a, algorithm_b, delays (what differs, as a text) and those of
@@ -134,7 +171,8 @@ def compare_delays(runs: pd.DataFrame, run_curves: pd.DataFrame, margin: float |
             row = {"profile": profile, "env_id": env_id, "algorithm_a": a, "algorithm_b": b}
             row["delays"] = ", ".join(f"{name} {x} and {y}" for name, (x, y) in differing.items())
             found = by_cell[a, env_id, profile], by_cell[b, env_id, profile]
-            rows.append(row | _comparison(*found, prints[a], prints[b], _by_unit(margin, run_curves)))
+            by_unit = _by_unit(_margin(part.loc[part["algorithm"].isin([a, b])], margins), run_curves)
+            rows.append(row | _comparison(*found, prints[a], prints[b], by_unit))
     return pd.DataFrame(rows)
 
 
@@ -213,6 +251,10 @@ def _read_runs(runs: pd.DataFrame, table: ScoreTable) -> tuple[pd.DataFrame, pd.
     budgets = {str(env_id): int(part["total_env_steps"].max()) for env_id, part in runs.groupby("env_id")}
     read = records.map_runs(runs, lambda run: _read_run(run, budgets[run["env_id"]]))
     runs = pd.concat([runs, pd.DataFrame([result for result, _ in read], index=runs.index)], axis=1)
+    # One read per algorithm: its settings, so its protocol too, are those of all its runs.
+    first = runs.drop_duplicates("algorithm")
+    frames = dict(zip(first["algorithm"], records.map_runs(first, records.frames_per_env_step), strict=True))
+    runs["frames_per_env_step"] = [frames[algorithm] for algorithm in runs["algorithm"]]
     num_bins = {
         str(env_id): curves.choose_num_bins(int(part["episodes"].min())) for env_id, part in runs.groupby("env_id")
     }
@@ -275,7 +317,7 @@ def _curve_divergence(a: pd.DataFrame, b: pd.DataFrame, margins: Mapping[str, fl
     found = divergence.divergence(values_a, values_b, env_steps)
     floor = divergence.noise_floor([values_a, values_b], env_steps)
     verdict = divergence.verdict(values_a, values_b, found.area, margins[unit])
-    sizes = {"unit": unit, "seeds_a": len(values_a), "seeds_b": len(values_b)}
+    sizes = {"unit": unit, "margin": margins[unit], "seeds_a": len(values_a), "seeds_b": len(values_b)}
     return sizes | asdict(found) | {f"floor_{key}": value for key, value in asdict(floor).items()} | asdict(verdict)
 
 
@@ -303,7 +345,8 @@ def _declared_cells(declared: Sequence[Declared]) -> pd.DataFrame:
 
 def _missing(found: records.Records, declared: Sequence[Declared]) -> pd.DataFrame:
     """Cells without a record: of the declared ones, and of those that an experiment without a file seems to vary."""
-    recorded = pd.concat([found.runs, found.left_out], ignore_index=True).loc[:, records.CELL]
+    left_out = found.left_out.loc[found.left_out["state"] != records.UNDECLARED]
+    recorded = pd.concat([found.runs, left_out], ignore_index=True).loc[:, records.CELL]
     without_file = [experiment.name for experiment in declared if experiment.cells is None]
     implied = records.product_of_levels(recorded.loc[[name in without_file for name in recorded["experiment"]]])
     expected = pd.concat([_declared_cells(declared), implied], ignore_index=True)
@@ -324,7 +367,7 @@ def _by_unit(margin: float | None, run_curves: pd.DataFrame) -> dict[str, float 
     return {"HNS": margin, "return": margin if run_curves["hns"].isna().to_numpy().all() else None}
 
 
-def _margin(declared: Sequence[Declared]) -> float | None:
-    """The experiments' margin, if they agree on one."""
-    margins = {experiment.margin for experiment in declared}
-    return margins.pop() if len(margins) == 1 else None
+def _margin(runs: pd.DataFrame, margins: Mapping[str, float | None]) -> float | None:
+    """The margin of the experiments that the runs are of, if they agree on one."""
+    found = {margins[name] for name in runs["experiment"].unique()}
+    return found.pop() if len(found) == 1 else None

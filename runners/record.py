@@ -48,14 +48,21 @@ COLUMNS: dict[str, dict[str, str]] = {
 # Metrics have these columns and whatever else the trainer measures.
 METRICS = {**_SEGMENT, "update": "int64", "env_steps": "int64", "frames": "int64", "wall_seconds": "float64"}
 FILES = {"metrics": "metrics.jsonl", **{table: f"{table}.csv" for table in COLUMNS}}
-# pending: no worker has begun. interrupted: ended from outside (a signal, a preemption, a machine that went away), and
-# the next run goes on with it. failed: ended by itself, and would again. invalid: trained on another machine.
-STATES = ("pending", "running", "interrupted", "complete", "failed", "invalid")
 HEARTBEAT_SECONDS = 1.0  # status.json is rewritten at most this often
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
+    """`state` is one of
+
+    pending      no worker has begun
+    running
+    interrupted  ended from outside (a signal, a preemption, a machine that went away); the next run goes on with it
+    complete
+    failed       ended by itself, and would again
+    invalid      trained on another machine
+    """
+
     state: str
     reason: str = ""
     segment: int = 0

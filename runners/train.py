@@ -26,7 +26,7 @@ class Flags:
     env_id: str = "Breakout-v5"
     seed: int = 1
     total_timesteps: int = 50_000_000
-    """Env steps over all envs (4 frames each)."""
+    """Env steps over all envs (in Atari 4 frames each)."""
     learning_rate: float
     local_num_envs: int = 64
     """Envs of each actor thread."""

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from analysis.scores import ATARI57, DEFAULT, TABLES
+from cleanba.envs import frames_per_env_step
 from runners.profiles import Profile
 from runners.spec import RunSpec, resolve
 
@@ -105,7 +107,7 @@ def metrics(cell: Cell) -> pd.DataFrame:
         for name in ("losses/loss", "losses/policy_loss", "losses/value_loss", "losses/entropy", "stats/gradient_norm")
     }
     return rows.assign(
-        frames=4 * rows["env_steps"],
+        frames=frames_per_env_step(cell.config.protocol) * rows["env_steps"],
         actor_policy_version=rows["update"] - 1 - lag,
         policy_lag=lag,
         learning_rate=6e-4 * (1 - (rows["update"] - 1) / len(rows)),
@@ -163,6 +165,25 @@ def write_run(results: Path, cell: Cell, *, state: str = "complete", reason: str
     for name, content in (("spec", spec.to_json()), ("machine.0", machine(cell)), ("status", status)):
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     return folder
+
+
+def declare(folder: Path, runs: Sequence[Cell], **changes) -> Path:
+    """The experiment file that declares `runs`, which must be of a full product, and its profiles beside it."""
+    specs = [cell.spec for cell in runs]
+    levels = {"env_ids": "env_id", "seeds": "seed"}
+    declared = {
+        "name": specs[0].experiment,
+        **{key: list(dict.fromkeys(getattr(spec, name) for spec in specs)) for key, name in levels.items()},
+        "profiles": list(dict.fromkeys(spec.profile.name for spec in specs)),
+        "algorithms": {spec.algorithm: {"algo": spec.algo, **spec.settings} for spec in specs},
+    }
+    (folder / "profiles").mkdir(parents=True, exist_ok=True)
+    for spec in specs:
+        stated = {name: value for name, value in spec.profile.to_json().items() if value is not None}
+        (folder / "profiles" / f"{spec.profile.name}.yaml").write_text(yaml.safe_dump(stated))
+    path = folder / f"{declared['name']}.yaml"
+    path.write_text(yaml.safe_dump(declared | changes, sort_keys=False))
+    return path
 
 
 def _write_rows(rows: pd.DataFrame, stem: Path, *, compact: bool) -> None:

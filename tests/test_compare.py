@@ -193,6 +193,8 @@ def test_missing_games_are_named():
     add("b", rows([0, 0]) + rows([0, 0], game="Qbert-v5"))
     with pytest.raises(ValueError, match=r"a has no Qbert-v5; allowed: --games shared \(1 games\)"):
         against("a", "b")
+    with pytest.raises(ValueError, match="--games names Pong-v5 more than once; allowed: each game once"):
+        against("a", "b", games=["Pong-v5", "Pong-v5"])
     assert against("a", "b", games=["shared"]).games["env_id"].tolist() == ["Pong-v5"]
     assert against("a", "b", games=["Pong-v5"]).games["env_id"].tolist() == ["Pong-v5"]
 

@@ -76,6 +76,14 @@ def test_no_difference_found_is_not_the_same():
     assert needed == 903
 
 
+def test_as_many_seeds_as_there_are_are_never_what_is_needed():
+    """A's seeds are equal, so Welch has 3 degrees of freedom, and 2.35 * 1.15 / 2 = 1.36; with the 6 of equal spreads
+    4 seeds would be enough: 1.94 * 1.15 / 2 = 1.12."""
+    found = verdict(constant(0.0, 0.0, 0.0, 0.0), constant(-1.0, 1.0, -1.0, 1.0), 0.0, 1.21)
+    assert found.high == pytest.approx(1.359, abs=5e-4)
+    assert found.word == "cannot tell (needs n >= 5 seeds)"
+
+
 def test_better_and_worse_are_beyond_the_margin_in_the_direction_of_b():
     low, high = constant(0.0, 0.01, 0.0, 0.01), constant(1.0, 1.01, 1.0, 1.01)
     assert verdict(low, high, 1.0, 0.1).word == "better"

@@ -16,7 +16,8 @@ from analysis.summary import summarise
 
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-SMALL = {"num_envs": 64, "fingerprint_every_updates": 1}
+# One protocol for all games, as a file would have it.
+SMALL = {"num_envs": 64, "fingerprint_every_updates": 1, "protocol": "machado2018"}
 
 
 @pytest.fixture(scope="module")

@@ -108,6 +108,21 @@ def test_two_records_of_one_cell_are_refused(tmp_path):
         records.load(tmp_path, ["synthetic"])
 
 
+def test_runs_of_one_algorithm_with_different_settings_are_refused(tmp_path):
+    """Seeds that were run before and after an edit would be pooled; those of another label, or that failed, are not."""
+    write_run(tmp_path, cell(seed=1))
+    write_run(tmp_path, cell(seed=2, algorithm="other", settings={**SMALL, "learning_rate": 0.1}))
+    write_run(tmp_path, cell(seed=3, settings={**SMALL, "learning_rate": 0.1}), state="failed")
+    assert records.load(tmp_path, ["synthetic"]).runs["seed"].tolist() == [1, 2]
+    edited = cell(seed=4, env_id="Pong-v5", settings={**SMALL, "learning_rate": 0.1})
+    write_run(tmp_path, edited)
+    both = rf"learning_rate is 0.0006 \(Breakout-v5, seed 1, run {cell().spec.run_id}\) and 0.1 \(Pong-v5, seed 4, run "
+    with pytest.raises(
+        ValueError, match=rf"synthetic: impala has runs of different settings: {both}{edited.spec.run_id}"
+    ):
+        records.load(tmp_path, ["synthetic"])
+
+
 def test_an_experiment_without_records_is_refused_with_the_known_ones(tmp_path):
     write_run(tmp_path, cell())
     with pytest.raises(ValueError, match="syntetic: no run records; allowed: synthetic"):
@@ -133,7 +148,8 @@ def test_other_budgets_and_protocols_are_told_per_game(tmp_path):
     write_run(tmp_path, cell())
     write_run(tmp_path, cell(algorithm="slow", total_env_steps=80_000))
     write_run(tmp_path, cell(env_id="Pong-v5"))
-    write_run(tmp_path, cell(env_id="Pong-v5", algorithm="slow", settings={**SMALL, "protocol": "classic_control"}))
+    other = {**SMALL, "protocol": "classic_control"}
+    write_run(tmp_path, cell(env_id="Pong-v5", algorithm="other", settings=other))
     assert records.differences(records.load(tmp_path, ["synthetic"]).runs) == [
         "Breakout-v5 has runs of different budgets in env steps: 40000, 80000",
         "Pong-v5 has runs of different protocols: classic_control, machado2018",

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-import yaml
-from synthetic import Cell, episodes, fingerprints, write_run
+from synthetic import Cell, declare, episodes, fingerprints, write_run
 
 from analysis import accepted, regress, run_sets
 from runners.cli import main
@@ -32,6 +31,10 @@ def write(results, *, change=None, seeds=SEEDS, **cell):
             digests.loc[digests["update"] >= 2, "digest"] = "changed"
             tables = {"episodes": change(episodes(one)), "fingerprints": digests}
         write_run(results, one, **tables)
+
+
+def declared(*, seeds=SEEDS, **cell):
+    return [Cell(env_id="CartPole-v1", seed=seed, **cell) for seed in seeds]
 
 
 def accept(**options):
@@ -83,15 +86,56 @@ def test_a_reference_is_not_overwritten_and_its_reasons_are_kept(capsys):
 
 
 def test_what_is_not_complete_is_not_accepted(capsys):
-    Path("experiments").mkdir()
-    declared = {
-        "name": "synthetic", "env_ids": ["CartPole-v1"], "seeds": [1, 2], "profiles": ["cpu-1dev"],
-        "algorithms": {"impala": {"algo": "impala"}},
-    }  # fmt: skip
-    Path("experiments/synthetic.yaml").write_text(yaml.safe_dump(declared))
+    declare(Path("experiments"), declared(seeds=(1, 2)))
     write(OLD, seeds=(1,))
     assert accept() == 3
     assert "1 runs are missing or not complete, the first is impala on CartPole-v1" in capsys.readouterr().err
+
+
+def test_runs_of_other_settings_than_the_file_declares_are_not_accepted(capsys):
+    """Not even where every declared cell has a record: it is of a budget that the file had before."""
+    file = declare(Path("experiments"), declared(total_env_steps=50_000_000))
+    write(OLD)
+    assert accept() == 3
+    assert f"not declared by {file}: other settings or another cell" in capsys.readouterr().err
+    write(OLD, seeds=(1, 2), total_env_steps=20_480)
+    declare(Path("experiments"), declared(total_env_steps=20_480))
+    assert accept() == 3
+    assert "3 runs are missing or not complete, the first is impala on CartPole-v1, cpu-1dev, seed 3" in (
+        capsys.readouterr().err
+    )
+
+
+def test_an_accepted_file_that_declares_no_experiment_is_named(capsys):
+    Path("x.yaml").write_text("name: synthetic\nenv_ids: [CartPole-v1]\nseeds: [1]\nprofiles: [cpu-1dev]\n")
+    for command in (["accept", "x.yaml", "--why", "measured"], ["regress", "x.yaml"], ["report", "x.yaml"]):
+        assert main(command) == 3
+        assert "x.yaml: key 'algorithms' is missing; needed: " in capsys.readouterr().err
+
+
+def test_the_sources_of_all_runs_are_kept_and_told(capsys):
+    write(OLD)
+    write(NEW)
+    files = sorted(OLD.glob("runs/synthetic/*/machine.0.json"))
+    for file, git in zip(files, [{"commit": 40 * "b"}, {"commit": 40 * "a", "dirty": True}, {"commit": 40 * "a"}]):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"git": git}))
+    assert accept() == 0
+    assert accepted.load("synthetic").history[-1]["commits"] == [40 * "a", 40 * "a" + "-dirty", 40 * "b", "unknown"]
+    assert judge() == 0
+    assert f"commit {12 * 'a'}, {12 * 'a'}-dirty, {12 * 'b'}, unknown)" in capsys.readouterr().out
+
+
+def test_a_reference_that_names_one_commit_is_still_told(capsys):
+    write(OLD)
+    write(NEW)
+    accept()
+    file = accepted.FOLDER / "synthetic" / "reference.json"
+    content = json.loads(file.read_text())
+    del content["history"][-1]["commits"]
+    content["history"][-1]["commit"] = 40 * "c"
+    file.write_text(json.dumps(content))
+    assert judge() == 0
+    assert f"commit {12 * 'c'})" in capsys.readouterr().out
 
 
 def test_the_same_bits_are_the_same(capsys):
@@ -222,17 +266,11 @@ def test_what_has_no_reference_is_said(capsys):
 
 
 def test_a_change_does_not_widen_its_own_margin(capsys):
-    Path("experiments").mkdir()
-    declared = {
-        "name": "synthetic", "env_ids": ["CartPole-v1"], "seeds": list(SEEDS), "profiles": ["cpu-1dev"], "margin": 50.0,
-        "algorithms": {"impala": {"algo": "impala"}},
-    }  # fmt: skip
-    file = Path("experiments/synthetic.yaml")
-    file.write_text(yaml.safe_dump(declared))
+    declare(Path("experiments"), declared(), margin=50.0)
     write(OLD)
     write(NEW, change=scaled(0.5))
     accept()
-    file.write_text(yaml.safe_dump(declared | {"margin": 500.0}))
+    declare(Path("experiments"), declared(), margin=500.0)
     found = regress.regress("synthetic", NEW)
     assert found.exit_code == 1
     assert found.notes == ["the experiment's file has the margin 500, its reference 50"]

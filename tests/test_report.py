@@ -5,12 +5,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic
-from synthetic import Cell, cells, write_run
+from synthetic import Cell, cells, declare, write_run
 
-from analysis import report, report_tables, report_words
-from analysis.summary import find_declared, summarise
+from analysis import curve_figures, curves, report, report_tables, report_words
+from analysis.scores import ATARI57
+from analysis.summary import find_declared, frames_per_env_step, summarise
 
-SMALL = {"num_envs": 64, "fingerprint_every_updates": 1}
+# One protocol for all games, as a file would have it.
+SMALL = {"num_envs": 64, "fingerprint_every_updates": 1, "protocol": "machado2018"}
 
 
 def write(results: Path, runs: list[Cell]) -> None:
@@ -133,23 +135,10 @@ def test_missing_and_failed_cells_are_named(made):
     assert len(told) == 12  # seed 3 of 4 systems on 3 games
 
 
-def declare(folder: Path, **changes) -> str:
-    lines = {
-        "name": "synthetic",
-        "env_ids": "[Breakout-v5]",
-        "seeds": "[1, 2, 3, 4]",
-        "profiles": "[cpu-2dev, cpu-1dev]",
-        "margin": "0.05",
-        "algorithms": "{ppo: {algo: ppo}, impala: {algo: impala}}",
-    } | changes
-    path = folder / "declared.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
-    return str(path)
-
-
 def test_the_experiment_file_gives_order_margin_and_missing_cells(tmp_path):
     write(tmp_path, small())
-    summary = summarise(tmp_path, [declare(tmp_path)])
+    file = declare(tmp_path, small(seeds=(1, 2, 3, 4))[::-1], margin=0.05, seeds=[1, 2, 3, 4])
+    summary = summarise(tmp_path, [str(file)])
     systems = list(dict.fromkeys(summary.runs[["algorithm", "profile"]].itertuples(index=False, name=None)))
     assert systems == [("ppo", "cpu-2dev"), ("ppo", "cpu-1dev"), ("impala", "cpu-2dev"), ("impala", "cpu-1dev")]
     assert summary.experiments[0].margin == 0.05
@@ -160,11 +149,88 @@ def test_the_experiment_file_gives_order_margin_and_missing_cells(tmp_path):
     assert ppo["word"].startswith("cannot tell (needs n >= ")
 
 
+def test_runs_that_the_file_no_longer_declares_are_named_and_do_not_count(tmp_path):
+    """Settings and seeds were edited: cells that only old settings have are missing, and others are not pooled."""
+    write(tmp_path, small(systems=1))
+    rerun = small(seeds=(2, 3), systems=1, settings=SMALL | {"learning_rate": 1e-5})
+    write(tmp_path, rerun)
+    with pytest.raises(
+        ValueError, match=r"impala on Breakout-v5, cpu-1dev, seed 2 has 2 records of different settings"
+    ):
+        summarise(tmp_path, ["synthetic"])
+    file = declare(tmp_path, rerun, seeds=[1, 2, 3])
+    summary = summarise(tmp_path, [str(file)])
+    assert summary.runs["seed"].tolist() == [2, 3]
+    assert summary.missing["seed"].tolist() == [1]
+    told = report_tables.left_out(summary).frame[["seed", "state", "reason"]].to_numpy().tolist()
+    why = f"not declared by {file}: other settings or another cell"
+    assert told == [[1, "undeclared", why], [2, "undeclared", why], [1, "missing", "no record"]]
+    old = declare(tmp_path, small(systems=1, settings=SMALL | {"learning_rate": 1.0}))
+    with pytest.raises(
+        ValueError, match=r"no run of synthetic is complete \(they are undeclared; not declared by .*yaml"
+    ):
+        summarise(tmp_path, [str(old)])
+
+
+def test_each_experiment_is_judged_by_its_own_margin_and_the_page_says_which(tmp_path):
+    files = []
+    for experiment, declared in (("a", {"margin": 0.1}), ("b", {"margin": 1e9}), ("c", {})):
+        runs = small(seeds=(1, 2, 3, 4), experiment=experiment)[4:8]
+        runs += small(seeds=(1, 2, 3, 4), experiment=experiment)[12:]
+        write(tmp_path, runs)
+        files.append(str(declare(tmp_path, runs, **declared)))
+    summary = summarise(tmp_path, files)
+    words = summary.pairs.set_index("algorithm")["word"]
+    assert words["b/ppo"] == "same"
+    assert words["c/ppo"] == "cannot tell (the experiment declares no margin)"
+    assert words["a/ppo"] not in (words["b/ppo"], words["c/ppo"])
+    note = report_tables.all_tables(summary)["divergence"].notes[0]
+    assert note.startswith("Equivalence margin: 0.1 HNS (a/ppo); 1e+09 HNS (b/ppo); none declared (c/ppo). Area")
+    note = report_tables.all_tables(summarise(tmp_path, files[:1]))["divergence"].notes[0]
+    assert note.startswith("Equivalence margin: 0.1 HNS. Area")
+
+
 def test_without_a_file_the_page_says_what_it_cannot_know(tmp_path):
     write(tmp_path, small(systems=2))
     assert find_declared("synthetic").path is None
     caveats = report_words.caveats(summarise(tmp_path, ["synthetic"]))
     assert any("no file experiments/synthetic.yaml" in sentence for sentence in caveats)
+
+
+def test_a_score_table_of_ones_own_is_taken_by_its_path(tmp_path):
+    write(tmp_path, small(systems=1))
+    table = tmp_path / "mine.csv"
+    rows = pd.DataFrame({"env_id": ATARI57, "random_score": 0.0, "human_score": 10.0})
+    rows.to_csv(table, index=False)
+    summary = summarise(tmp_path, ["synthetic"], table=str(table))
+    assert summary.table.name == "mine"
+    assert summary.runs["hns"].tolist() == (summary.runs["final_score"] / 10).tolist()
+    with pytest.raises(ValueError, match=r"unknown score table 'nine.csv'; allowed: atari57_dqn_zoo, "):
+        summarise(tmp_path, ["synthetic"], table="nine.csv")
+
+
+def test_frames_are_those_of_the_protocol(tmp_path):
+    write(tmp_path, small(systems=1))
+    cartpole = SMALL | {"protocol": "classic_control"}
+    write(tmp_path, small(("CartPole-v1",), systems=1, experiment="cartpole", settings=cartpole))
+    for names, frames, words in (
+        (["synthetic"], ["160,000"], "4 frames"),
+        (["cartpole"], ["40,000"], ""),
+        (["synthetic", "cartpole"], ["40,000", "160,000"], "4 frames under machado2018"),
+    ):
+        summary = summarise(tmp_path, names)
+        table = report_tables.what_ran(summary)
+        assert table.frame["frames"].tolist() == frames
+        after = f", {words}" if words else ""
+        assert table.notes[0].startswith(f"The budget is per run{words and f'; an env step is {words}'}. Runs: ")
+        assert dict(report_words.definitions(summary))["env step"].startswith(f"one agent step of one game{after}; env")
+        assert f"one agent step of one game{after}. Runs" in report_tables.throughput(summary).notes[0]
+    drawn = curves.over_seeds(summary.curves)
+    styles = curve_figures.line_styles([(name, "cpu-1dev") for name in ("cartpole/impala", "synthetic/impala")])
+    for env_id, label in (("Breakout-v5", "env steps (4 frames each)"), ("CartPole-v1", "env steps")):
+        frames = frames_per_env_step(summary.runs, env_id)
+        figure = curve_figures.learning_curves(drawn, env_id, styles, summary.table, frames)
+        assert figure.axes[0].get_xlabel() == label
 
 
 def test_one_profile_says_nothing_about_hardware(tmp_path):
