@@ -51,10 +51,11 @@ def test_cartpole_control_without_learning_it_is_not():
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("algo", ["impala", "ppo"])
-def test_crazy_climber_is_learned(algo):
-    """The settings of learn_cpu.yaml on 150,000 env steps: at least 5,000 above the random score."""
+@pytest.mark.parametrize(("algo", "env_steps"), [("impala", 250_000), ("ppo", 150_000)])
+def test_crazy_climber_is_learned(algo, env_steps):
+    """The settings of learn_cpu.yaml on fewer env steps: at least 5,000 above the random score. IMPALA, which makes one
+    pass over its rollouts, needs more of them."""
     cell = next(cell for cell in load_experiment(LEARN_CPU).cells if cell.algo == algo and cell.seed == 1)
-    config = trainers.config(algo, **(dataclasses.asdict(cell.config()) | {"total_env_steps": 150_000}))
+    config = trainers.config(algo, **(dataclasses.asdict(cell.config()) | {"total_env_steps": env_steps}))
     _, rows = trainers.run(config)
     assert last_tenth(rows, config.total_env_steps) >= RANDOM_CRAZY_CLIMBER + 5_000
