@@ -11,7 +11,6 @@ from cleanba import streams
 from cleanba.config import Config
 from cleanba.learners import Learners
 
-ROLLOUT = "rollout/"  # what the stages of a rollout's fields begin with
 _CHAIN = 0x9E3779B1  # odd (2^32 / golden ratio): appending to a chain of digests loses nothing
 WHOLE = -1  # the `shard` of what is the same on all devices
 
@@ -68,7 +67,7 @@ class Fingerprints:
         """Add the fields of the shards' batches, each a stage of its own, whose env steps have digests too: fields
         follow from each other at every step, so that only the first step that differs tells which field is first."""
         for name in slots[0]._fields:
-            stage, own = ROLLOUT + name, [getattr(slot, name) for slot in slots]
+            stage, own = f"rollout/{name}", [getattr(slot, name) for slot in slots]
             self.shards(stage, own)
             if self._active:
                 steps = self._learners.gather([self._steps_of_shard((), slot) for slot in own])
