@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 MAX_CHUNKS = 16  # every chunk is compiled on its own
+# With no more channels, in and out, XLA leaves a convolution to Eigen, whose sums depend on the number of threads.
+FEW_CHANNELS = 16
 LAYOUT = ("NHWC", "HWIO", "NHWC")  # the only one that XLA's CPU backend has fast kernels for
 
 
@@ -36,8 +38,8 @@ def _plain_convolution(images, kernel, stride, padding):
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _cpu_convolution(images, kernel, stride, padding):
-    height, width, channels, _ = kernel.shape
-    if (height, width, stride, padding) == (3, 3, 1, "SAME") and channels <= 4 and images.shape[2] % 2 == 0:
+    few = max(kernel.shape[2:]) <= FEW_CHANNELS
+    if few and kernel.shape[:2] == (3, 3) and (stride, padding) == (1, "SAME") and images.shape[2] % 2 == 0:
         return _pairwise_convolution(images, kernel)
     return _plain_convolution(images, kernel, stride, padding)
 
@@ -45,7 +47,7 @@ def _cpu_convolution(images, kernel, stride, padding):
 def _pairwise_convolution(images, kernel):
     """3 x 3, SAME, as a 3 x 4 convolution at every second column that yields two pixels at once.
 
-    A third of its products are with zeros, but it has enough output channels (over 16) for XLA to call its matrix
+    A quarter of its products are with zeros, but twice the output channels are enough for XLA to call its matrix
     library.
     """
     left, right = (jnp.pad(kernel, ((0, 0), columns, (0, 0), (0, 0))) for columns in ((0, 1), (1, 0)))
@@ -61,11 +63,20 @@ def _convolution_forward(images, kernel, stride, padding):
 
 def _convolution_backward(stride, padding, residuals, gradient):
     images, kernel = residuals
-    _, to_images = jax.vjp(lambda x: _plain_convolution(x, kernel, stride, padding), images)
-    return *to_images(gradient), _kernel_gradient(images, kernel, stride, padding, gradient)
+    return (
+        _image_gradient(images, kernel, stride, padding, gradient),
+        _kernel_gradient(images, kernel, stride, padding, gradient),
+    )
 
 
 _cpu_convolution.defvjp(_convolution_forward, _convolution_backward)
+
+
+def _image_gradient(images, kernel, stride, padding, gradient):
+    if kernel.shape[:2] == (3, 3) and (stride, padding) == (1, "SAME"):  # with the kernel turned, the same kind again
+        return _cpu_convolution(gradient, kernel[::-1, ::-1].swapaxes(2, 3), stride, padding)
+    _, to_images = jax.vjp(lambda x: _plain_convolution(x, kernel, stride, padding), images)
+    return to_images(gradient)[0]
 
 
 def _kernel_gradient(images, kernel, stride, padding, gradient):
@@ -74,6 +85,8 @@ def _kernel_gradient(images, kernel, stride, padding, gradient):
     Over a whole batch XLA reads it from memory once per few outputs; a few images at a time stay in the cache. The
     chunks are summed in a fixed order.
     """
+    if max(len(images), kernel.shape[3]) <= FEW_CHANNELS:  # images of zeros change the sum's order alone
+        images, gradient = (_pad(x, 0, 0, FEW_CHANNELS + 1 - len(x), 0.0) for x in (images, gradient))
     sizes, windows, outputs = images.shape[1:3], kernel.shape[:2], gradient.shape[1:3]
     lows = [low for low, _ in lax.padtype_to_pads(sizes, windows, (stride, stride), padding)]
     pads = [
@@ -94,11 +107,10 @@ def _kernel_gradient(images, kernel, stride, padding, gradient):
 def _num_chunks(num_images: int, features: int) -> int:
     """The most chunks of one size that are small enough for the cache and large enough for XLA's matrix library.
 
-    8 images of 42 x 42 x 32 gradients are 1.7 MiB, within a core's L2 cache. The library takes a convolution if its
-    input or output has over 16 channels; the one that steps in otherwise sums in an order that depends on the number of
-    threads, so that layers of at most 16 features get 20 images (which are the channels here).
+    8 images of 42 x 42 x 32 gradients are 1.7 MiB, within a core's L2 cache. Layers of few features get 20 images,
+    which are the channels here.
     """
-    most = max(1, min(MAX_CHUNKS, num_images // (8 if features > 16 else 20)))
+    most = max(1, min(MAX_CHUNKS, num_images // (8 if features > FEW_CHANNELS else 20)))
     return max(n for n in range(1, most + 1) if num_images % n == 0)
 
 
