@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options.from_json(rest[0]) if rest else Options()
     spec = read_spec(Path(folder))
     set_environment(spec)
+    machine.keep_memory()
     if processes.process_of(spec, options) > 0:
         return run_peer(spec, Path(folder), options)
     if options.replay_of:

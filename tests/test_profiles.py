@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -134,6 +135,32 @@ def test_a_process_confines_itself_to_the_declared_cpus():
     assert done.stdout == "1\n"
 
 
+PAGE_FAULTS = """
+import resource, threading
+from runners import machine
+
+def count():
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        b"x" * (100 * 2**20)
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    print(faults)
+
+thread = threading.Thread(target=count)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere malloc is left as it is")
+@pytest.mark.parametrize("kept", [True, False])
+def test_freed_memory_is_kept_and_comes_without_page_faults(kept):
+    """100 MiB in a thread that is not the first, freed and taken again: a page fault for each page, or none."""
+    code = PAGE_FAULTS.replace("def count", "machine.keep_memory()\n\ndef count") if kept else PAGE_FAULTS
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100 if kept else int(done.stdout) > 10_000
+
+
 def test_facts_tell_neither_host_nor_user(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     facts = machine.host_facts()
@@ -147,8 +174,8 @@ def test_facts_tell_neither_host_nor_user(monkeypatch):
 
 
 def test_facts_have_every_variable_that_the_worker_sets(monkeypatch):
-    for platform in ("cpu", "gpu"):
-        for name, value in environment(platform, 1, 2).items():
+    for kind in ("cpu", "gpu"):
+        for name, value in environment(kind, 1, 2).items():
             monkeypatch.setenv(name, value)
             assert machine.host_facts()["environment"][name] == value
     assert "JAX_DEFAULT_PRNG_IMPL" in machine.VARIABLES  # which a user's shell may hold
