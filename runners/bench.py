@@ -20,7 +20,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from cleanba import numerics
 from cleanba.layout import Layout
+from runners import machine
 from runners.record import read_rows
 
 ENV_ID = "Breakout-v5"
@@ -32,6 +34,7 @@ CASES = [  # algorithm, network, schedule, updates: enough for 20 s or so in ste
     ("ppo", "nature_cnn", "sync", 8),
     ("impala", "resnet", "cleanba", 20),
 ]
+ORIGINAL_CASE = CASES[-1]  # the one that the original runs beside
 WANTED_SHARE = 0.8  # of the attainable rate, with impala_shallow
 WANTED_AGAINST_ORIGINAL = 25  # with the ResNet
 WANTED_PRICE = 0.15  # of invariance, in SPS
@@ -63,6 +66,7 @@ def main() -> int:
     parser.add_argument("--measure", help="(internal) the measurement that this process makes, as JSON")
     arguments = parser.parse_args()
     if arguments.measure:
+        machine.keep_memory()  # as in a run's worker
         from runners import bench_measures
 
         name, options = json.loads(arguments.measure)
@@ -170,18 +174,18 @@ def steady_rate(timing: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _against_original() -> dict[str, Any] | None:
-    """Both with the ResNet, on 8 envs and rollouts of 10: an update of the paper takes the original minutes."""
+    """Both with the ResNet. Updates of the paper's size would take the original four minutes each."""
     checkout, python = os.environ.get("CLEANBA_ORIGINAL"), os.environ.get("CLEANBA_ORIGINAL_PYTHON")
     if not (checkout and python):
         return None
-    settings = settings_of("impala", "resnet", "cleanba", 40) | {"num_envs": 8, "rollout_length": 10}
+    settings = settings_of(*ORIGINAL_CASE)
     before = _original_rate(Path(checkout), python, settings)
     ours = _in_own_process("run", algo="impala", settings=settings)["env_steps_per_second"]
     after = _original_rate(Path(checkout), python, settings)
     return {"ours": ours, "original_before": before, "original_after": after, "ratio": 2 * ours / (before + after)}
 
 
-def _original_rate(checkout: Path, python: str, settings: dict[str, Any], updates: int = 6) -> float:
+def _original_rate(checkout: Path, python: str, settings: dict[str, Any], updates: int = 4) -> float:
     """Env steps per second of the original's IMPALA after its second update; it compiles during the first."""
     command = [
         python, str(checkout / "cleanba" / "cleanba_impala.py"), "--env-id", settings["env_id"],
@@ -214,8 +218,8 @@ def _measured(name: str, measurement: str) -> Any:
     """What several rows need is measured once."""
     command = [sys.executable, "-m", "runners.bench", "--measure", measurement]
     layout = json.loads(measurement)[1].get("layout", "a0-l0-d1")
-    devices = f"--xla_force_host_platform_device_count={Layout.parse(layout).devices_per_process}"
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": devices})
+    settings = numerics.environment("cpu", Layout.parse(layout).devices_per_process, machine.usable_cpus())
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings)
     if done.returncode:
         raise RuntimeError(f"measurement {name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

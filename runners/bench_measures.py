@@ -1,13 +1,10 @@
 """The measurements of `runners.bench`, each made in a process of its own. Imports the trainers."""
 
 import importlib
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import numpy as np
