@@ -180,7 +180,7 @@ def _against_original() -> dict[str, Any] | None:
         return None
     settings = settings_of(*ORIGINAL_CASE)
     before = _original_rate(Path(checkout), python, settings)
-    ours = _in_own_process("run", algo="impala", settings=settings)["env_steps_per_second"]
+    ours = _in_own_process("run", algo="impala", settings=settings, turn=1)["env_steps_per_second"]
     after = _original_rate(Path(checkout), python, settings)
     return {"ours": ours, "original_before": before, "original_after": after, "ratio": 2 * ours / (before + after)}
 

@@ -1,5 +1,6 @@
 """The trainers' bench: its measurements on a small run, and its arithmetic."""
 
+import subprocess
 import sys
 
 import pytest
@@ -71,6 +72,30 @@ def test_the_rate_of_a_command_is_its_records_after_the_warm_up():
     assert bench._command_rate("disabled", 8 * 320) > 0
     rows = [{"env_steps": 50 * update, "wall_seconds": 60 + update / 2} for update in (1, 2, 3, 4)]
     assert bench.steady_rate(rows) == 100
+
+
+def test_the_original_runs_just_before_and_just_after_ours(tmp_path, monkeypatch):
+    """5 and 3 env steps/s beside 100: 25 times. What the table measured of the same settings is not taken again."""
+    order = []
+    rates = iter([5.0, 3.0])
+
+    def original(*_):
+        order.append("original")
+        return next(rates)
+
+    def ours(command, **_):
+        order.append("ours")
+        return subprocess.CompletedProcess(command, 0, stdout='{"env_steps_per_second": 100.0}')
+
+    monkeypatch.setenv("CLEANBA_ORIGINAL", str(tmp_path))
+    monkeypatch.setenv("CLEANBA_ORIGINAL_PYTHON", sys.executable)
+    monkeypatch.setattr(bench, "_original_rate", original)
+    monkeypatch.setattr(bench.subprocess, "run", ours)
+    bench._in_own_process("run", algo="impala", settings=bench.settings_of(*bench.ORIGINAL_CASE))
+    order.clear()
+    assert bench._against_original() == {"ours": 100.0, "original_before": 5.0, "original_after": 3.0, "ratio": 25.0}
+    assert order == ["original", "ours", "original"]
+    bench._measured.cache_clear()
 
 
 def test_the_originals_rate_is_taken_after_its_second_update(tmp_path):
