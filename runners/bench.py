@@ -174,7 +174,7 @@ def steady_rate(timing: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _against_original() -> dict[str, Any] | None:
-    """Both with the ResNet. Updates of the paper's size would take the original four minutes each."""
+    """Both with the ResNet. Updates of the size of the paper would take the original minutes each."""
     checkout, python = os.environ.get("CLEANBA_ORIGINAL"), os.environ.get("CLEANBA_ORIGINAL_PYTHON")
     if not (checkout and python):
         return None
