@@ -18,6 +18,7 @@ def main(policy_path: str, episodes: str, seed: str, platform: str, output: str 
 
     # JAX reads these when it is imported, just below.
     os.environ.update(numerics.environment(platform, 1, machine.usable_cpus()))
+    machine.devices()
     from cleanba.evaluate import evaluate
     from cleanba.policy import load
 
@@ -48,7 +49,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(*sys.argv[1:]))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"cleanba: {error}", file=sys.stderr)
         sys.exit(3)
     except KeyboardInterrupt:  # `cleanba evaluate` says it

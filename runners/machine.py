@@ -23,6 +23,7 @@ VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE",
 )  # fmt: skip
 CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 # Of malloc.h. An arena other than the first has at most 64 MiB, so that there is but one.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 SOURCE = Path(__file__).resolve().parents[1]
@@ -30,7 +31,7 @@ SOURCE = Path(__file__).resolve().parents[1]
 
 def measure() -> dict[str, Any]:
     """Everything that is recorded of a machine, with the devices as JAX sees them. Starts JAX."""
-    return host_facts() | {"devices": _devices()}
+    return host_facts() | {"devices": devices()}
 
 
 def host_facts() -> dict[str, Any]:
@@ -57,17 +58,19 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return names[0] if names else platform.machine()
 
 
-def usable_cpus(cgroup: Path = CGROUP) -> int:
-    """CPUs that this process may use: its affinity, or fewer where the cgroup's quota is smaller."""
-    quota = _cpu_quota(cgroup)
-    allowed = len(os.sched_getaffinity(0))
-    return allowed if quota is None else max(1, min(allowed, int(quota)))
+def usable_cpus(cgroup: Path = CGROUP, own: Path = OWN_CGROUP) -> int:
+    """CPUs that this process may use: its affinity, or fewer where the quota of its cgroup, or of one above, is
+    smaller."""
+    quotas = [quota for folder in _cgroups(cgroup, own, "cpu") if (quota := _cpu_quota(folder)) is not None]
+    return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
-def memory_gib(cgroup: Path = CGROUP) -> float:
-    """Memory that this process may use: the machine's, or the cgroup's limit where that is smaller."""
-    limits = (cgroup / "memory.max", cgroup / "memory/memory.limit_in_bytes")  # versions 2 and 1
-    stated = [int(text) for text in map(_read, limits) if text.isdigit()]
+def memory_gib(cgroup: Path = CGROUP, own: Path = OWN_CGROUP) -> float:
+    """Memory that this process may use: the machine's, or the limit of its cgroup, or of one above, where that is
+    smaller."""
+    names = ("memory.max", "memory.limit_in_bytes")  # versions 2 and 1
+    limits = [_read(folder / name) for folder in _cgroups(cgroup, own, "memory") for name in names]
+    stated = [int(text) for text in limits if text.isdigit()]
     return min([psutil.virtual_memory().total, *stated]) / 2**30
 
 
@@ -82,7 +85,7 @@ def keep_memory() -> None:
     """Have malloc keep what is freed, where it is glibc's. Call it before there are threads.
 
     XLA on the CPU frees a program's buffers, hundreds of MiB for a ResNet's gradient, each time it has run. By default
-    glibc returns them to the kernel, which clears every page anew before the next run; that took an eighth of the time.
+    glibc returns them to the kernel, which clears every page anew for the next run; that took a fifth of its time.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "gnu_get_libc_version"):
@@ -156,25 +159,38 @@ def platform_mismatches(declared: str) -> list[str]:
     return []
 
 
-def _devices() -> dict[str, Any]:
+def devices() -> dict[str, Any]:
+    """The devices as JAX sees them. Raises RuntimeError where it cannot start."""
     import jax
 
     try:
-        devices = jax.local_devices()
+        local = jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # without a GPU, JAX 0.10 fails an assertion that says nothing
         platforms = os.environ.get("JAX_PLATFORMS", "any platform")
         raise RuntimeError(f"JAX cannot start on {platforms}{f' ({error})' if str(error) else ''}") from error
-    found = {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)}
+    found = {"platform": local[0].platform, "kind": local[0].device_kind, "count": len(local)}
     if found["platform"] == "gpu":  # "cuda 13000" and the like, of the build
-        found["version"] = " ".join(devices[0].client.platform_version.split())
+        found["version"] = " ".join(local[0].client.platform_version.split())
     return found
 
 
-def _cpu_quota(cgroup: Path) -> float | None:
-    """CPUs of the cgroup's quota, None without one."""
-    quota, _, period = _read(cgroup / "cpu.max").partition(" ")  # version 2: "200000 100000" or "max 100000"
+def _cgroups(cgroup: Path, own: Path, controller: str) -> list[Path]:
+    """The folders of this process' cgroup and of all above it, of version 2 and of the controller's of version 1."""
+    folders = [cgroup, cgroup / controller]  # the process' own in a container
+    for line in _read(own).splitlines():  # "0::/a/b", or "4:cpu,cpuacct:/a/b" in version 1
+        _, controllers, path = line.split(":", 2)
+        root = cgroup / controller if controller in controllers.split(",") else cgroup
+        if root != cgroup or not controllers:
+            names = path.strip("/").split("/")
+            folders += [root.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
+    return folders
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    """CPUs of a cgroup's quota, None without one."""
+    quota, _, period = _read(folder / "cpu.max").partition(" ")  # version 2: "200000 100000" or "max 100000"
     if not quota:
-        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")  # version 1
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")  # version 1
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 

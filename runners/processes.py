@@ -39,6 +39,15 @@ def own_cpus(spec: RunSpec, options: Options) -> Sequence[int]:
     return ids[options.process * size : (options.process + 1) * size] or ids
 
 
+def too_few_cpus(spec: RunSpec, options: Options) -> list[str]:
+    """What the machine lacks for all processes of a run that start here; one process is the profile's own affair."""
+    needed = spec.profile.cpus * spec.layout().num_processes
+    found = len(options.cpu_ids or os.sched_getaffinity(0))
+    if spec.layout().num_processes == 1 or started_by_slurm(spec) or found >= needed:
+        return []
+    return [f"{needed} usable CPUs declared for {spec.layout().num_processes} processes, {found} found"]
+
+
 @contextmanager
 def joined(spec: RunSpec, folder: Path, options: Options) -> Iterator[None]:
     """Be process 0 of a run's processes, and end them with this one. JAX may start inside of it, not before.

@@ -18,8 +18,8 @@ class Profile:
     name: str
     platform: str
     layout: str
-    cpus: int  # usable CPUs (affinity and cgroup); a run confines itself to as many
-    memory_gib: float  # at least
+    cpus: int  # usable CPUs (affinity and cgroup) of each process, which confines itself to as many
+    memory_gib: float  # of each process, at least
     device_kind: str | None = None  # part of the name that the GPU reports
     threads_per_actor_device: int = 2  # as the original's --num-actor-threads
     envpool_threads: int = 1  # per actor thread
@@ -74,13 +74,16 @@ def mismatches(profile: Profile, facts: Mapping[str, Any]) -> list[str]:
     """What the machine's measured facts (see runners.machine) lack for the profile; empty when it fits.
 
     More CPUs than declared are no mismatch: the worker confines itself to the declared number, so that the measured
-    equals the declared. Devices are compared when the facts have them, which is in the worker only.
+    equals the declared. Devices are compared when the facts have them, which is in a worker only; without them the
+    facts are of a machine that all processes of the layout share.
     """
-    found = []
-    if facts["usable_cpus"] < profile.cpus:
-        found.append(f"{profile.cpus} usable CPUs declared, {facts['usable_cpus']} found")
-    if facts["memory_gib"] < profile.memory_gib:
-        found.append(f"{profile.memory_gib:g} GiB of memory declared, {facts['memory_gib']:.1f} found")
+    found, processes = [], 1 if "devices" in facts else profile.parsed_layout().num_processes
+    declared = f"declared for {processes} processes" if processes > 1 else "declared"
+    cpus, memory_gib = profile.cpus * processes, profile.memory_gib * processes
+    if facts["usable_cpus"] < cpus:
+        found.append(f"{cpus} usable CPUs {declared}, {facts['usable_cpus']} found")
+    if facts["memory_gib"] < memory_gib:
+        found.append(f"{memory_gib:g} GiB of memory {declared}, {facts['memory_gib']:.1f} found")
     return found + (_device_mismatches(profile, facts["devices"]) if "devices" in facts else [])
 
 

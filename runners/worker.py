@@ -131,6 +131,7 @@ def _run_claimed(spec: RunSpec, folder: Path, held: Claim, train: Train, options
     writer, mirror = RecordWriter(folder, segment=next_segment(folder), claim=held), None
     try:
         _end_with(options.launcher_pid)
+        wrong = processes.too_few_cpus(spec, options)
         machine.confine(spec.profile.cpus, processes.own_cpus(spec, options))
         with processes.joined(spec, folder, options):
             facts = measure() | {"cpus_shared": options.cpus_shared}
@@ -138,7 +139,7 @@ def _run_claimed(spec: RunSpec, folder: Path, held: Claim, train: Train, options
             describe = facts.get("git", {}).get("describe")
             mirror = start_mirror(spec, folder, options, describe=describe, warn=writer.warn)
             writer.on_metrics = mirror.metrics
-            _train_checked(spec, train, writer, mismatches(spec.profile, facts), options)
+            _train_checked(spec, train, writer, wrong + mismatches(spec.profile, facts), options)
     except BaseException as error:  # whatever ended the run, its record must say so
         with suppress(OSError):  # the log may be on the disk that is full
             traceback.print_exc()

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from cells import ROOT
+from cells import PROFILE, ROOT, SETTINGS, make_spec
 
+from runners.options import Options
+from runners.processes import too_few_cpus
 from runners.record import last_metrics, read_rows, read_status
 from runners.spec import load_experiment
 
@@ -44,6 +47,19 @@ def start(path: Path, *arguments: str, modules: Path | None = None) -> subproces
     found = os.pathsep.join(map(str, filter(None, [modules, ROOT])))
     environment = os.environ | {"PYTHONPATH": found, "WANDB_MODE": "disabled"}
     return subprocess.Popen(command, cwd=path.parent, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_processes_that_share_too_few_cpus_are_not_on_their_profile(monkeypatch):
+    """One CPU, and two, set aside for two processes of one CPU each. A process alone is checked as it is measured."""
+    two = make_spec(
+        profile=replace(PROFILE, layout="a0-l0-d2", cpus=1), settings=SETTINGS | {"num_shards": 2, "num_minibatches": 1}
+    )
+    wrong = ["2 usable CPUs declared for 2 processes, 1 found"]
+    assert too_few_cpus(two, Options(cpu_ids=(0,))) == wrong
+    assert too_few_cpus(two, Options(cpu_ids=(0, 1))) == []
+    assert too_few_cpus(make_spec(profile=replace(PROFILE, cpus=64)), Options(cpu_ids=(0,))) == []
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")  # each has CPUs of its own
+    assert too_few_cpus(two, Options(cpu_ids=(0,))) == []
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two processes of one CPU each need two CPUs")

@@ -78,6 +78,17 @@ def test_each_mismatch_is_one_clause(load, facts, sentence):
     assert mismatches(load(), FACTS | facts) == [sentence]
 
 
+def test_a_machine_that_all_processes_share_needs_what_each_of_them_declares(load):
+    """2 CPUs and 4 GiB each. A worker's facts, with devices, are of its own process."""
+    profile, machines = load(layout="a0-l0,1-d2"), {"usable_cpus": 2, "memory_gib": 4.0}
+    assert mismatches(profile, machines) == [
+        "4 usable CPUs declared for 2 processes, 2 found",
+        "8 GiB of memory declared for 2 processes, 4.0 found",
+    ]
+    assert mismatches(profile, {"usable_cpus": 4, "memory_gib": 8.0}) == []
+    assert mismatches(profile, FACTS) == []
+
+
 def test_the_device_kind_is_a_part_of_the_name_that_the_gpu_reports(load):
     profile = load(platform="gpu", device_kind="NVIDIA A100", layout="a0-l0-d1")
     reported = {"platform": "gpu", "kind": "NVIDIA A100-SXM4-40GB", "count": 1}
@@ -115,6 +126,28 @@ def test_usable_cpus_are_those_of_affinity_and_cgroup(tmp_path, files, usable):
     assert machine.usable_cpus(tmp_path) == (usable or len(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize(
+    ("own", "limits"),
+    [
+        ("0::/slice/job\n", {"slice/cpu.max": "100000 100000", "slice/job/memory.max": str(2**29)}),
+        (
+            "9:cpu,cpuacct:/slice/job\n4:memory:/slice\n0::/\n",
+            {
+                "cpu/slice/job/cpu.cfs_quota_us": "100000", "cpu/slice/job/cpu.cfs_period_us": "100000",
+                "memory/slice/memory.limit_in_bytes": str(2**29),
+            },
+        ),
+        ("0::/../outside\n", {"cpu.max": "100000 100000", "memory.max": str(2**29)}),
+    ],
+)  # fmt: skip
+def test_limits_of_a_cgroup_within_others_count(tmp_path, own, limits):
+    """systemd and Slurm limit a job some levels below the root."""
+    write_all(tmp_path / "cgroup", limits)
+    (tmp_path / "own").write_text(own)
+    assert machine.usable_cpus(tmp_path / "cgroup", tmp_path / "own") == 1
+    assert machine.memory_gib(tmp_path / "cgroup", tmp_path / "own") == 0.5
+
+
 def test_usable_memory_is_the_smaller_of_machine_and_cgroup(tmp_path):
     whole = machine.memory_gib(tmp_path)
     write_all(tmp_path, {"memory.max": str(2**29)})
@@ -125,7 +158,7 @@ def test_usable_memory_is_the_smaller_of_machine_and_cgroup(tmp_path):
 
 def write_all(folder, files):
     for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text + "\n")
 
 
