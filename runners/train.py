@@ -51,6 +51,10 @@ class Flags:
     """resnet, impala_shallow, nature_cnn or mlp."""
     num_shards: int | None = None
     """Learner shards; one per learner device when not given."""
+    channels: tuple[int, ...] = (16, 32, 32)
+    """The ResNet's, as they are; --network takes another network."""
+    hiddens: tuple[int, ...] = (256,)
+    """The ResNet's hidden layer, as it is."""
     platform: str | None = None
     """cpu or gpu; what the machine has when not given."""
     protocol: str = "machado2018"
@@ -62,6 +66,12 @@ class Flags:
     save_model: bool = True
     log_frequency: int = 10
     """Updates between two rows of W&B; the record has every update."""
+    capture_video: bool = False
+    """Not for this command."""
+    upload_model: bool = False
+    """Not for this command: the policy is saved in the record."""
+    hf_entity: str = ""
+    """Not for this command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +102,9 @@ def to_spec(flags: ImpalaFlags | PpoFlags) -> RunSpec:
     """The run that the flags state, on a profile of this machine. Raises ValueError for what cannot be."""
     if flags.distributed:
         raise ValueError("--distributed: one command starts one process; allowed: an experiment with a profile of -d2")
+    for name in ("channels", "hiddens", "capture_video", "upload_model", "hf_entity"):
+        if (value := getattr(flags, name)) != (default := getattr(Flags, name)):
+            raise ValueError(f"--{name.replace('_', '-')} is {value!r}; allowed: {default!r}, the only one there is")
     algo = "impala" if isinstance(flags, ImpalaFlags) else "ppo"
     label = flags.exp_name or algo
     check_name(label, where="--exp-name")
@@ -130,12 +143,13 @@ def _profile(flags: Flags) -> Profile:
         cpus=machine.usable_cpus(),
         memory_gib=1,  # no demand: whoever states flags takes the machine as it is
         threads_per_actor_device=flags.num_actor_threads,
+        envpool_threads=max(1, machine.usable_cpus() // max(1, _num_groups(flags))),
     )
 
 
 def _settings(flags: Flags) -> dict[str, Any]:
     """The original's names -> ours."""
-    groups = flags.num_actor_threads * len(flags.actor_device_ids)
+    groups = _num_groups(flags)
     return {
         "total_env_steps": flags.total_timesteps,
         "protocol": flags.protocol,
@@ -143,7 +157,7 @@ def _settings(flags: Flags) -> dict[str, Any]:
         "network": flags.network,
         "num_envs": flags.local_num_envs * groups,
         "num_actor_groups": groups,
-        "num_shards": flags.num_shards or len(flags.learner_device_ids),
+        "num_shards": len(flags.learner_device_ids) if flags.num_shards is None else flags.num_shards,
         "rollout_length": flags.num_steps,
         "num_minibatches": flags.num_minibatches,
         "gradient_accumulation_steps": flags.gradient_accumulation_steps,
@@ -154,6 +168,11 @@ def _settings(flags: Flags) -> dict[str, Any]:
         "entropy_coefficient": flags.ent_coef,
         "value_coefficient": flags.vf_coef,
     }
+
+
+def _num_groups(flags: Flags) -> int:
+    """One for each actor thread, as the original's envs are divided."""
+    return flags.num_actor_threads * len(flags.actor_device_ids)
 
 
 def _ppo_settings(flags: PpoFlags) -> dict[str, Any]:

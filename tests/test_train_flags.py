@@ -61,6 +61,18 @@ def test_envs_are_counted_per_actor_thread_of_every_actor_device():
     assert (spec.settings["num_envs"], spec.settings["num_actor_groups"]) == (240, 4)
 
 
+@pytest.mark.parametrize(("line", "threads"), [("", 6), ("--num-actor-threads 4", 3), ("--num-actor-threads 16", 1)])
+def test_the_emulators_share_the_cpus(monkeypatch, line, threads):
+    """12 CPUs, which as many EnvPool threads use."""
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 12)
+    assert to_spec(parse("impala", f"--local-num-envs 60 {line}")).profile.envpool_threads == threads
+
+
+def test_what_the_original_has_at_one_value_only_is_taken():
+    stated = parse("impala", "--channels 16 32 32 --hiddens 256 --no-capture-video")
+    assert to_spec(stated) == to_spec(parse("impala", ""))
+
+
 def test_our_own_flags():
     line = "--network nature_cnn --num-shards 4 --protocol classic_control --platform gpu"
     spec = to_spec(parse("ppo", line))
@@ -86,6 +98,13 @@ def test_how_the_run_is_followed_is_no_part_of_its_meaning():
         ("--learner-device-ids 1 2 --num-shards 3", "num_shards"),
         ("--learner-device-ids 1 1", "name a device twice"),
         ("--platform tpu", "platform is 'tpu'; allowed: cpu, gpu"),
+        ("--num-shards 0", "num_shards is 0"),
+        ("--num-actor-threads 0", "threads_per_actor_device is 0; allowed: a number above 0"),
+        ("--channels 32 64", r"--channels is \(32, 64\); allowed: \(16, 32, 32\), the only one there is"),
+        ("--hiddens 512", r"--hiddens is \(512,\); allowed: \(256,\)"),
+        ("--capture-video", "--capture-video is True; allowed: False"),
+        ("--upload-model", "--upload-model is True; allowed: False"),
+        ("--hf-entity me", "--hf-entity is 'me'; allowed: ''"),
     ],
 )
 def test_what_cannot_be_is_refused(line, message):
