@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 runs failed, are worse or differ, 2 cannot tell, 3 invalid input.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -35,8 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cleanba: {error}", file=sys.stderr)
         return INVALID_INPUT
     except OSError as error:  # a folder that is read-only, a disk that is full
-        print(f"cleanba: {error.filename or 'output'}: cannot be read or written ({error.strerror})", file=sys.stderr)
+        cause = error.strerror or str(error)
+        print(f"cleanba: {error.filename or 'a file'}: cannot be read or written ({cause})", file=sys.stderr)
         return INVALID_INPUT
+    except SystemExit as ended:  # tyro's, which has said what is wrong with a flag, or shown the help
+        return INVALID_INPUT if ended.code else 0
     except KeyboardInterrupt:
         print("cleanba: stopped", file=sys.stderr)
         return FAILED
@@ -447,6 +451,10 @@ def evaluate(
         raise ValueError(f"{policy}: there is no such file; allowed: a policy that a run saved")
     if output and output.exists():
         raise ValueError(f"{output}: there is such a file already; allowed: a new one")
+    if output and not os.access(output.parent, os.W_OK):
+        raise ValueError(
+            f"{output}: its folder is not there, or cannot be written; allowed: a new file in one that can"
+        )
     arguments = [str(policy), str(episodes), str(seed), platform, *([str(output)] if output else [])]
     done = subprocess.run([sys.executable, "-m", "runners.evaluation", *arguments])
     return FAILED if done.returncode < 0 else done.returncode
@@ -523,9 +531,9 @@ def _launch(cells: Sequence["RunSpec"], results: Path, *, jobs: int, options: "O
 
     if jobs < 1:
         raise ValueError(f"--jobs is {jobs}; allowed: 1 or more")
-    if (wrong := check_machine(cells)) and not options.allow_mismatch:
-        raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
     todo, left_failed = _todo(cells, results, options, retry_failed)
+    if (wrong := check_machine(todo)) and not options.allow_mismatch:
+        raise ValueError(f"{wrong[0]}; allowed: another profile, or --allow-mismatch to file the runs as invalid")
     jobs = min(jobs, len(todo))
     if jobs > 1 and share_cpus(todo, jobs):
         print(f"note: {jobs} jobs share {usable_cpus()} CPUs; the speeds of these runs will not be their profiles'")

@@ -81,12 +81,13 @@ def now() -> str:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """On a full disk, where no second file fits, the one that is there is written over: a failed run can say so."""
+    """Where no second file fits, on a full disk or at the end of a quota, the one that is there is written over: a
+    failed run can say so."""
     path = folder / "status.json"
     try:
         write_atomically(path, asdict(status))
     except OSError as error:
-        if error.errno != errno.ENOSPC or not path.exists():
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
             raise
         with path.open("r+") as file:
             file.write(json.dumps(asdict(status)) + "\n")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from cells import ROOT
 
+from runners import machine
 from runners.cli import main
 from runners.evaluation import summary, write_csv
 from runners.record import prepare, read_rows, read_status, write_status
@@ -171,7 +172,7 @@ def test_dry_run_notes_what_would_be_refused(capsys):
     assert main(["run", "experiments/tiny.yaml", "--dry-run"]) == 0
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert len(notes) == 1
-    assert notes[0].startswith("note: the machine is not profile tiny: 4096 usable CPUs declared, ")
+    assert notes[0].startswith("note: the machine is not profile tiny: 8192 usable CPUs declared for 2 processes, ")
 
 
 def test_only_selects(capsys):
@@ -195,6 +196,10 @@ REFUSED = [
     (["status", "none"], "no experiment 'none'; allowed: none yet"),
     (["train", "impala", "--env-id", "Brekout-v5"], "unknown game 'Brekout-v5'; nearest: Breakout-v5"),
     (["evaluate", "none.msgpack"], "none.msgpack: there is no such file"),
+    (
+        ["evaluate", "experiments/tiny.yaml", "--output", "none/games.csv"],
+        "none/games.csv: its folder is not there, or cannot be written",
+    ),
 ]
 
 
@@ -205,6 +210,39 @@ def test_a_refusal_is_one_sentence_and_exit_code_3(line, sentence, capsys):
     assert message.startswith("cleanba: ")
     assert sentence in message
     assert message.count("\n") == 1
+
+
+@pytest.mark.skipif(machine.default_platform() == "gpu", reason="needs a machine without a GPU")
+def test_evaluation_on_a_gpu_that_is_not_there_is_one_sentence(capfd):
+    assert main(["evaluate", "experiments/tiny.yaml", "--platform", "gpu"]) == 3
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said.startswith("cleanba: JAX cannot start on cuda")
+
+
+def test_a_mistyped_flag_is_invalid_input_and_no_cannot_tell(capsys):
+    assert main(["run", "experiments/tiny.yaml", "--exakt"]) == 3
+    assert "--exakt" in capsys.readouterr().err
+    assert main(["regress", "--help"]) == 0
+
+
+def test_an_error_of_a_file_format_is_told_in_its_own_words(capsys, monkeypatch):
+    def corrupt(*_, **__):
+        raise OSError("Corrupt snappy compressed data.")  # as pyarrow has it: no number, no file
+
+    monkeypatch.setattr("runners.cli.app.cli", corrupt)
+    assert main(["report", "tiny"]) == 3
+    assert capsys.readouterr().err == "cleanba: a file: cannot be read or written (Corrupt snappy compressed data.)\n"
+
+
+def test_only_the_runs_that_are_left_need_the_machine(capsys):
+    """Both cells of a profile that this machine is not have their records: there is nothing to refuse."""
+    write("experiments/profiles/tiny.yaml", PROFILE | {"cpus": 4096})
+    for cell in load_experiment(Path("experiments/tiny.yaml")).cells:
+        folder = cell.folder(Path("results"))
+        prepare(folder, cell)
+        write_status(folder, replace(read_status(folder), state="complete"))
+    assert main(["run", "experiments/tiny.yaml"]) == 0
+    assert "2 of 2 runs have a record already: skipped" in capsys.readouterr().out
 
 
 def test_a_machine_that_is_not_the_profile_is_refused(capsys):

@@ -263,9 +263,10 @@ def test_a_warning_is_kept_whatever_follows(folder, capsys):
     assert capsys.readouterr().err == "warning: W&B mirror off\nwarning: W&B could not finish\n"
 
 
-def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch, number):
     def full(path, content):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     writer = write_segment(folder, 0, [1])
     monkeypatch.setattr(record, "write_atomically", full)
@@ -273,7 +274,7 @@ def test_on_a_full_disk_the_status_is_written_in_place(folder, monkeypatch):
     status = read_status(folder)
     assert (status.state, status.env_steps) == ("failed", 20)
     (folder / "status.json").unlink()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=os.strerror(number)):
         record.write_status(folder, status)
 
 
