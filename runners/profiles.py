@@ -77,7 +77,8 @@ def mismatches(profile: Profile, facts: Mapping[str, Any]) -> list[str]:
     equals the declared. Devices are compared when the facts have them, which is in a worker only; without them the
     facts are of a machine that all processes of the layout share.
     """
-    found, processes = [], 1 if "devices" in facts else profile.parsed_layout().num_processes
+    found = []
+    processes = 1 if "devices" in facts else profile.parsed_layout().num_processes
     declared = f"declared for {processes} processes" if processes > 1 else "declared"
     cpus, memory_gib = profile.cpus * processes, profile.memory_gib * processes
     if facts["usable_cpus"] < cpus:
