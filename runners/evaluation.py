@@ -18,7 +18,10 @@ def main(policy_path: str, episodes: str, seed: str, platform: str, output: str 
 
     # JAX reads these when it is imported, just below.
     os.environ.update(numerics.environment(platform, 1, machine.usable_cpus()))
-    machine.devices()
+    try:
+        machine.devices()
+    except RuntimeError as error:
+        raise ValueError(f"--platform {platform}: {error}; allowed: a platform of this machine") from error
     from cleanba.evaluate import evaluate
     from cleanba.policy import load
 
@@ -49,7 +52,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(*sys.argv[1:]))
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError) as error:
         print(f"cleanba: {error}", file=sys.stderr)
         sys.exit(3)
     except KeyboardInterrupt:  # `cleanba evaluate` says it

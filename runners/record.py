@@ -325,14 +325,23 @@ def read_rows(folder: Path, table: str, columns: Sequence[str] | None = None) ->
 def _compacted_single_segment(folder: Path, table: str, columns: Sequence[str] | None) -> "pd.DataFrame | None":
     """The wanted columns alone, ten times faster, where there is one file and nothing that a later segment supersedes;
     a report reads a thousand such runs. None for any other record."""
-    import pandas as pd
-    import pyarrow.parquet
-
     parquet = folder / f"{table}.parquet"
     if not parquet.exists() or (folder / FILES[table]).exists() or next_segment(folder) > 1:
         return None
-    stored = pyarrow.parquet.read_schema(parquet).names
-    return pd.read_parquet(parquet, columns=None if columns is None else [name for name in columns if name in stored])
+    return _read_parquet(parquet, columns)
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+    """All columns, or those of `columns` that there are. Raises ValueError that names a damaged file, as pyarrow's own
+    errors do not."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    try:
+        stored = pyarrow.parquet.read_schema(path).names
+        return pd.read_parquet(path, columns=[name for name in stored if columns is None or name in columns])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: cannot be read, it is damaged or no Parquet file ({error})") from error
 
 
 def compact(folder: Path) -> None:
@@ -357,7 +366,7 @@ def _stored_rows(folder: Path, table: str) -> "pd.DataFrame":
     text = _text_rows(folder, table)
     if not parquet.exists():
         return text
-    compacted = pd.read_parquet(parquet)
+    compacted = _read_parquet(parquet)
     added = text.loc[~text["segment"].isin(compacted["segment"].tolist())]
     return pd.concat([compacted, added], ignore_index=True) if len(added) else compacted
 

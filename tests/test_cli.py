@@ -216,7 +216,7 @@ def test_a_refusal_is_one_sentence_and_exit_code_3(line, sentence, capsys):
 def test_evaluation_on_a_gpu_that_is_not_there_is_one_sentence(capfd):
     assert main(["evaluate", "experiments/tiny.yaml", "--platform", "gpu"]) == 3
     said = capfd.readouterr().err.splitlines()[-1]
-    assert said.startswith("cleanba: JAX cannot start on cuda")
+    assert said.startswith("cleanba: --platform gpu: JAX cannot start on cuda")
 
 
 def test_a_mistyped_flag_is_invalid_input_and_no_cannot_tell(capsys):

@@ -4,6 +4,7 @@ import errno
 import inspect
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -250,6 +251,16 @@ def test_a_disk_that_fills_during_compaction_leaves_a_failed_record_with_all_row
     assert (read_status(folder).state, read_status(folder).env_steps) == ("failed", 40)
     assert read_rows(folder, "metrics")["update"].tolist() == [1, 2]
     assert not list(folder.glob(".*.parquet"))
+
+
+@pytest.mark.parametrize("columns", [None, ["update"]])
+@pytest.mark.parametrize("size", [0, 100, -100])
+def test_a_damaged_parquet_file_is_named(folder, columns, size):
+    write_segment(folder, 0, [1, 2]).close("complete")
+    path = folder / "metrics.parquet"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: cannot be read, it is damaged or no Parquet file"):
+        read_rows(folder, "metrics", columns)
 
 
 def test_a_warning_is_kept_whatever_follows(folder, capsys):
